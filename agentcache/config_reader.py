@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,48 +16,12 @@ CONFIG_KEY = "agentcache"
 PLACE = f"additional_config: {CONFIG_KEY}."
 # The same where knobs are typed.
 _TYPED = "--agentcache "
-# Old knobs by their dotted names. This release accepts them with a warning; the next one refuses them, and takes them
-# out of both tables. Those that are gone have no effect, since the release that is named and for that reason.
-REMOVED = {
-    "order.load_control": "0.2: order.recompute_share says how long turns wait",
-    "grouped.least_wait_s": "0.2: it is a constant",
-    "grouped.prior_returns": "0.2: the evictor asks the records of tools",
-    "grouped.window": "0.2: it is a constant",
-    "replicas.extra_jobs": "0.2: it is a constant",
-    "replicas.live_s": "0.2: it is a constant",
-    "router.name_sessions": "0.2: name jobs in the client or in a proxy, by X-Session-ID",
-    "tier.prefetch": "0.2: blocks come back to the GPU only for requests that wait for them",
-}
-# These have another name now, and still take effect.
-MOVED = {
-    "chunking.floor": "tuning.chunking_floor",
-    "chunking.threshold": "tuning.chunking_threshold",
-    "lambda_limit": "tuning.lambda_limit",
-    "lifespan_window": "tuning.lifespan_window",
-    "order.juniors": "tuning.juniors",
-    "order.least_wait_s": "tuning.least_wait_s",
-    "order.reserve": "tuning.reserve",
-    "order.running": "tuning.running",
-    "order.seniority_s": "tuning.seniority_s",
-    "pins.max_ttl_s": "tuning.max_ttl_s",
-    "pins.min_chance": "tuning.min_chance",
-    "record.block_tokens": "tuning.record_block_tokens",
-    "reuse_probability": "tuning.reuse_probability",
-    "runtime.max_jobs": "tuning.max_jobs",
-    "segments.max_gaps": "tuning.max_gaps",
-    "segments.row_s": "tuning.row_s",
-    "slope_ratio": "tuning.slope_ratio",
-    "tier.latency_s": "tuning.link_latency_s",
-}
-
-# vLLM's own `init_logger` loads vLLM, which takes seconds.
-logger = logging.getLogger("vllm.agentcache")
 
 
 def read_config(additional_config: object) -> AgentCacheConfig:
     """Read the plug-in's part of vLLM's `additional_config`; defaults when it is absent. Raises InputError."""
     ours = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
-    return _check(_rename_old(ours, PLACE), PLACE)
+    return _check(ours, PLACE)
 
 
 def _check(ours: object, place: str) -> AgentCacheConfig:
@@ -73,66 +35,26 @@ def _check(ours: object, place: str) -> AgentCacheConfig:
     raise InputError(f"{field}: {_say_why(name, first['type'], first['msg'])}")
 
 
-def _rename_old(ours: Any, place: str) -> Any:
-    """Return the fields without knobs that are gone, and with new names for those that have one; warn of each."""
-    if not isinstance(ours, Mapping):
-        return ours
-    old: dict[str, Any] = {}
-    fields = _take_old(ours, old)
-    for name, value in old.items():
-        if name in REMOVED:
-            _warn_once(f"{place}{name} has no effect since {REMOVED[name]}. Leave it out; the next release refuses it.")
-            continue
-        new = MOVED[name]
-        group, _, field = new.partition(".")
-        # What else stands in the group's place is an error of its own.
-        if isinstance(renamed := fields.setdefault(group, {}), dict):
-            if field in renamed:
-                raise InputError(f"{place}{name}: {new} is its new name, and is given as well; leave {name} out")
-            renamed[field] = value
-        _warn_once(f"{place}{name} is called {new} now. Give {place}{new}; the next release refuses the old name.")
-    return fields
-
-
-def _take_old(fields: Mapping[str, Any], old: dict[str, Any], parents: str = "") -> dict[str, Any]:
-    """Return the fields, and those of groups, without old knobs, which go into `old` by their dotted names."""
-    kept: dict[str, Any] = {}
-    for field, value in fields.items():
-        name = f"{parents}{field}"
-        if name in REMOVED or name in MOVED:
-            old[name] = value
-        elif not isinstance(value, Mapping):
-            kept[field] = value
-        # A group that had old knobs alone is gone with them.
-        elif (inner := _take_old(value, old, f"{name}.")) or not _had_old(name):
-            kept[field] = inner
-    return kept
-
-
-def _had_old(group: str) -> bool:
-    return any(name.startswith(f"{group}.") for name in (*REMOVED, *MOVED))
-
-
-@cache
-def _warn_once(text: str) -> None:
-    """Warn once a process, which reads its configuration several times."""
-    logger.warning("%s", text)
-
-
 def _say_why(name: str, kind: str, message: str) -> str:
     """Say why the field cannot be, `kind` and `message` being pydantic's, whose words suit values alone."""
     knobs = dict((*iterate_knobs(AgentCacheConfig), *iterate_constants()))
     if kind == "extra_forbidden":
-        return f"no such knob{suggest(name, knobs, MOVED)}"
+        return f"no such knob{_suggest_knob(name, knobs)}"
     if group := [knob for knob in knobs if name and knob.startswith(f"{name}.")]:
         return f"is a group of knobs; give one of {', '.join(group)}"
     return message.removeprefix("Value error, ")
 
 
+def _suggest_knob(name: str, knobs: Collection[str]) -> str:
+    """Suggest the one knob that has this name in another group, else the closest."""
+    alike = [knob for knob in knobs if knob.rpartition(".")[2] == name.rpartition(".")[2]]
+    return f"; did you mean {alike[0]}?" if len(alike) == 1 else suggest(name, knobs)
+
+
 def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
     """Read knobs as typed behind --agentcache, such as `["segments.enabled=false"]`, into the config's nested fields.
 
-    Those that are gone are left out, and old names replaced. Raises InputError for what no config can be made of.
+    Raises InputError for what no config can be made of.
     """
     knobs: dict[str, Any] = {}
     for pair in pairs:
@@ -146,9 +68,8 @@ def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise InputError(f"--agentcache {pair}: {parent} is given a value of its own as well; leave one out")
         place[name] = _read_value(text)
-    renamed: dict[str, Any] = _rename_old(knobs, _TYPED)
-    _check(renamed, _TYPED)
-    return renamed
+    _check(knobs, _TYPED)
+    return knobs
 
 
 def list_knobs(knobs: Mapping[str, Any]) -> dict[str, str | int | float | bool | None]:
@@ -179,7 +100,7 @@ def describe_knobs(name: str | None) -> Iterator[str]:
     chosen = [each for each in knobs if name in (None, each) or each.startswith(f"{name}.")]
     if not chosen:
         groups = dict.fromkeys(group for each in knobs if (group := each.rpartition(".")[0]))
-        raise InputError(f"knobs {name}: there is no such knob{suggest(name or '', [*groups, *knobs], MOVED)}")
+        raise InputError(f"knobs {name}: there is no such knob{_suggest_knob(name or '', [*groups, *knobs])}")
     for each in chosen:
         field = knobs[each]
         extra = field.json_schema_extra

@@ -9,7 +9,7 @@ AgentCacheError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
@@ -47,10 +47,7 @@ TERMINATED: Final = 143
 """SIGTERM ended it before it served, as shells count signals."""
 
 
-def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] = {}) -> str:
-    """Return "; did you mean X?" for the closest known name, or nothing where none is close.
-
-    `renamed` has the new names of old ones, which may be closest too.
-    """
-    close = get_close_matches(name, [*known, *renamed], n=1)
-    return f"; did you mean {renamed.get(close[0], close[0])}?" if close else ""
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" for the closest known name, or nothing where none is close."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

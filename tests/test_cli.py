@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from shown_page import read_page
 
 from agentcache.cli import main
 from agentcache.jobs.settings import JobSettings
@@ -277,7 +278,7 @@ def test_a_report_is_made_again_and_runs_are_compared(
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     assert main(["report", str(one)]) == 0
     assert f"report: {one}/report.html" in capfd.readouterr().out
-    assert {"summary.json", "report.md", "report.html"} <= {path.name for path in one.iterdir()}
+    assert {"summary.json", "report.html"} <= {path.name for path in one.iterdir()}
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "both")]) == 0
     capfd.readouterr()
     assert refuse("report", one, two, "--out", tmp_path / "both").endswith(
@@ -298,7 +299,7 @@ def test_runs_of_other_jobs_have_no_headline(tmp_path: Path, capfd: pytest.Captu
     write_run_record(two, RECORD.model_copy(update={"workload": "recording", "seed": 1}))
     assert main(["report", str(one), str(two), "--out", out, "--overwrite"]) == 0
     shown = capfd.readouterr().out
-    assert "Too few jobs" not in shown + (tmp_path / "both" / "report.md").read_text()
+    assert "Too few jobs" not in shown + read_page(tmp_path / "both" / "report.html")
     assert "The runs differ in workload: bfcl, recording.\nThe runs differ in seed: 0, 1.\n" in shown
 
 
@@ -341,4 +342,4 @@ def test_a_simulation_is_run_and_reported(tmp_path: Path, capfd: pytest.CaptureF
     out = tmp_path / "out"
     assert main(["simulate", "bfcl", *engine, *jobs, "--out", str(out)]) == 0
     assert "Prefill, modelled" in capfd.readouterr().out
-    assert "simulated CPU (analytic cost model)" in (out / "report.md").read_text()
+    assert "simulated CPU (analytic cost model)" in read_page(out / "report.html")

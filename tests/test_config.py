@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -8,12 +7,10 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentcache import config_reader
 from agentcache.config import AgentCacheConfig, iterate_constants, iterate_knobs
-from agentcache.config_reader import MOVED, REMOVED, list_knobs, read_config, read_knobs
+from agentcache.config_reader import read_config, read_knobs
 from agentcache.errors import InputError
 from agentcache.policy.registry import DEFAULT_POLICY
-from agentcache.tuning import Tuning
 
 DOCS = Path(__file__).parents[1] / "docs"
 ORIGIN = re.compile(r"(paper|measured|chosen|not tuned): \S|assumed(;|$)")
@@ -109,69 +106,18 @@ def test_what_cannot_be_is_one_line_that_names_the_field(ours: object, message: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.fixture
-def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is warned of, also if another test has seen it already."""
-    lines: list[str] = []
-    config_reader._warn_once.cache_clear()
-    monkeypatch.setattr(config_reader.logger, "warning", lambda text, *values: lines.append(text % values))
-    return lines
-
-
-def test_a_removed_knob_has_no_effect_and_is_warned_of_once(warned: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REMOVED, "pins.size", "0.9: it was too large")
-    assert read_knobs(["pins.size=7", "pins.budget=0.5"]) == {"pins": {"budget": 0.5}}
-    for _ in range(3):
-        assert read_config({"agentcache": {"pins": {"size": 7}}}) == AgentCacheConfig()
-    names = ("--agentcache pins.size", "additional_config: agentcache.pins.size")
-    why = "has no effect since 0.9: it was too large. Leave it out; the next release refuses it."
-    assert warned == [f"{name} {why}" for name in names]
-
-
-def test_a_moved_knob_takes_effect_and_is_warned_of_once(warned: list[str]) -> None:
-    typed = ["segments.row_s=0.5", "segments.enabled=true", "tuning.max_gaps=3", "order.reserve=null"]
-    constants = {"max_gaps": 3, "row_s": 0.5, "reserve": None}
-    assert read_knobs(typed) == {"segments": {"enabled": True}, "tuning": constants}
-    given = {"segments": {"row_s": 0.5}, "slope_ratio": 7, "tuning": {"max_gaps": 3}}
-    for _ in range(3):
-        config = read_config({"agentcache": given})
-        assert config == AgentCacheConfig(tuning=Tuning(row_s=0.5, max_gaps=3, slope_ratio=7))
-    assert given["segments"] == {"row_s": 0.5}, "what is given stays as it is"
-    assert warned == [
-        f"{place}{old} is called {new} now. Give {place}{new}; the next release refuses the old name."
-        for place, old, new in [
-            ("--agentcache ", "segments.row_s", "tuning.row_s"),
-            ("--agentcache ", "order.reserve", "tuning.reserve"),
-            ("additional_config: agentcache.", "segments.row_s", "tuning.row_s"),
-            ("additional_config: agentcache.", "slope_ratio", "tuning.slope_ratio"),
-        ]
-    ]
-
-
-def test_new_names_are_not_warned_of(warned: list[str]) -> None:
-    assert read_config({"agentcache": read_knobs(["tuning.row_s=0.5", "pins.budget=0.5"])}).tuning.row_s == 0.5
-    assert not warned
-
-
-@pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_each_old_name_leads_to_its_constant(old: str, new: str, warned: list[str]) -> None:
-    default = CONSTANTS[new].default
-    assert list_knobs(read_knobs([f"{old}={json.dumps(default)}"])) == {new: default}
-    with pytest.raises(InputError, match=rf"^--agentcache {new}: "):
-        read_knobs([f"{old}=-1"])
-    assert len(warned) == 1
-
-
-def test_old_names_are_knobs_no_longer() -> None:
-    assert BOTH.keys().isdisjoint(REMOVED.keys() | MOVED.keys())
-    assert set(MOVED.values()) < CONSTANTS.keys()
-    assert read_knobs([f"{name}=1" for name in REMOVED]) == {}
-
-
-@pytest.mark.parametrize("ours", [{"grouped": {}}, {"grouped": {"window": 7}}, {"pins": {}}])
-def test_a_group_of_old_knobs_alone_is_gone_with_them(ours: dict[str, object], warned: list[str]) -> None:
-    assert read_config({"agentcache": ours}) == AgentCacheConfig()
-    assert len(warned) == len(ours.get("grouped") or ())
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("segments.row_s=0.5", "tuning.row_s"),
+        ("order.running=1", "tuning.running"),
+        ("slope_ratio=7", "tuning.slope_ratio"),
+    ],
+)
+def test_a_knob_of_another_group_is_the_one_meant(typed: str, meant: str) -> None:
+    name = typed.partition("=")[0]
+    with pytest.raises(InputError, match=rf"^--agentcache {name}: no such knob; did you mean {meant}\?$"):
+        read_knobs([typed])
 
 
 def test_a_config_cannot_change_once_it_is_read() -> None:
@@ -199,13 +145,8 @@ def test_knobs_are_read_as_they_are_typed() -> None:
         (["segments.enable=false"], "--agentcache segments.enable: no such knob; did you mean segments.enabled?"),
         (["tuning.max_gaps=none"], "--agentcache tuning.max_gaps: Input should be a valid int"),
         (["tuning=3"], "--agentcache tuning: is a group of knobs; give one of tuning.max_gaps, tuning.row_s"),
-        (["tuning=3", "segments.row_s=1"], "--agentcache tuning: is a group of knobs"),
         (["tuning.min_chanse=1"], "--agentcache tuning.min_chanse: no such knob; did you mean tuning.min_chance?"),
         (["pins.min_chanse=1"], "--agentcache pins.min_chanse: no such knob; did you mean tuning.min_chance?"),
-        (
-            ["pins.min_chance=0.1", "tuning.min_chance=0.1"],
-            "--agentcache pins.min_chance: tuning.min_chance is its new name, and is given as well; leave pins",
-        ),
         (["router=3"], "--agentcache router: is a group of knobs; give one of router.url"),
         (["gpu=h9000"], "--agentcache gpu: h9000 is unknown; choose from "),
         (["gpu=h200", "gpu.name=h100"], "--agentcache gpu.name=h100: gpu is given a value of its own as well"),

@@ -51,7 +51,7 @@ def test_one_knob_or_a_group_is_shown(name: str, shown: list[str], capsys: pytes
         ("pin", "pins"),
         ("budget", "pins.budget"),
         ("tuning.row", "tuning.row_s"),
-        ("segments.rows", "tuning.row_s"),
+        ("segments.row_s", "tuning.row_s"),
     ],
 )
 def test_a_knob_that_is_not_there_is_guessed(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:

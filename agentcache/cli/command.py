@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from agentcache.models.catalog import check_servable
 from agentcache.output_folder import check_free
 from agentcache.plan.settings import PlanSettings
 from agentcache.policy.registry import find_policy
-from agentcache.profile.settings import read_settings as read_profile_settings
+from agentcache.profile.settings import ProfileSettings
 from agentcache.replay.settings import ReplaySettings, list_seeds, read_headers
 from agentcache.run.checks import RunSettings, list_lanes
 from agentcache.sim.settings import SimulationSettings, name_target
@@ -162,20 +163,8 @@ def _replay(options: argparse.Namespace, engine_options: list[str], typed: Seque
 
 def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
     model, gpu = name_target(options.model, options.gpu, options.profile)
-    settings = SimulationSettings(
-        **{**_common(options, typed), "model": model},
-        gpu=gpu,
-        profile=options.profile,
-        tensor_parallel_size=options.tensor_parallel_size,
-        kv_tokens=options.kv_tokens,
-        block_size=options.block_size,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_num_seqs=options.max_num_seqs,
-        cpu_tokens=options.cpu_tokens,
-        cpu_lazy=options.cpu_lazy,
-        replicas=options.replicas,
-        routing=options.routing,
-    )
+    given = {**_collect(options, SimulationSettings), **_common(options, typed)}
+    settings = SimulationSettings(**{**given, "model": model, "gpu": gpu})
     runs = list_lanes(settings, options.concurrency or ())
     for run in runs:
         run.check()
@@ -189,28 +178,8 @@ def _simulate(options: argparse.Namespace, typed: Sequence[str]) -> int:
 
 def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
     model, gpu = name_target(options.model, options.gpu, options.profile)
-    settings = PlanSettings(
-        command=shlex.join(["agentcache", *typed]),
-        recording=options.recording,
-        out=options.out,
-        overwrite=options.overwrite,
-        as_json=options.json,
-        model=model,
-        gpu=gpu,
-        profile=options.profile,
-        tensor_parallel_size=options.tensor_parallel_size,
-        policies=tuple(options.policy),
-        kv_tokens=tuple(options.kv_tokens),
-        cpu_tokens=tuple(options.cpu_tokens),
-        replicas=tuple(options.replicas) or (1,),
-        routing=options.routing,
-        requests=options.requests,
-        speedup=options.speedup,
-        target_s=options.target,
-        max_gpus=options.max_gpus,
-        workers=options.workers,
-        knobs=read_knobs(options.agentcache),
-    )
+    given = {**_collect(options, PlanSettings), **_type(options, typed), "model": model, "gpu": gpu}
+    settings = PlanSettings(**{**given, "replicas": given["replicas"] or (1,)})
     settings.check()
     # vLLM alone takes half a minute to load. What can be refused is refused before.
     sys.stderr.write(f"agentcache: plan: reads {settings.recording}, then loads vLLM, which takes up to a minute\n")
@@ -223,7 +192,7 @@ def _plan(options: argparse.Namespace, typed: Sequence[str]) -> int:
 
 
 def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
-    settings = read_profile_settings(options, engine_options)
+    settings = ProfileSettings(**_collect(options, ProfileSettings), engine_options=tuple(engine_options))
     settings.check()
     _check_vllm()
     from agentcache.profile.command import profile
@@ -231,22 +200,30 @@ def _profile(options: argparse.Namespace, engine_options: list[str]) -> int:
     return profile(settings)
 
 
-def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
-    """Collect what replay and simulate take alike, by the names of their settings."""
+def _collect(options: argparse.Namespace, settings: type[Any]) -> dict[str, Any]:
+    """Collect the options that are called as a field of the settings is."""
+    given = {each.name: getattr(options, each.name) for each in fields(settings) if hasattr(options, each.name)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def _type(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
+    """Collect what every command with policies is typed with, by the names of its settings."""
     return {
         "command": shlex.join(["agentcache", *typed]),
-        "jobs": read_jobs(options),
-        "out": options.out,
-        "overwrite": options.overwrite,
         "policies": tuple(options.policy),
         "knobs": read_knobs(options.agentcache),
-        "model": options.model,
     }
+
+
+def _common(options: argparse.Namespace, typed: Sequence[str]) -> dict[str, Any]:
+    """Collect what replay and simulate take alike."""
+    own = {name: getattr(options, name) for name in ("out", "overwrite", "model")}
+    return {**own, **_type(options, typed), "jobs": read_jobs(options)}
 
 
 def _report(options: argparse.Namespace) -> int:
     from agentcache.report.builder import write_report
-    from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+    from agentcache.report.content import HTML_FILE, SUMMARY_FILE
     from agentcache.report.terminal import show_report
 
     if options.out is None and len(options.folders) > 1:
@@ -254,7 +231,7 @@ def _report(options: argparse.Namespace) -> int:
     out = options.out or options.folders[0]
     # A run's own report is made again without being asked for.
     if out.resolve() not in [folder.resolve() for folder in options.folders]:
-        check_free(out, (SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE), "report", overwrite=options.overwrite)
+        check_free(out, (SUMMARY_FILE, HTML_FILE), "report", overwrite=options.overwrite)
     report = write_report(options.folders, out)
     for name, losses in report.losses.items():
         for loss in losses:

@@ -175,7 +175,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         help=f"which of them gets a request: {', '.join(ROUTINGS)} (default as serve chooses: the first where the "
         "policy follows jobs, else the second)",
     )
-    parser.add_argument("--target", type=float, metavar="S", help="mean job latency for which GPUs are counted")
+    parser.add_argument(
+        "--target", type=float, metavar="S", dest="target_s", help="mean job latency for which GPUs are counted"
+    )
     parser.add_argument("--max-gpus", type=int, default=16, metavar="N", help="the most to count (default 16)")
     parser.add_argument(
         "--requests",
@@ -196,7 +198,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of plan.html (default a new one: runs/plan-1, runs/plan-2, ...)"
     )
-    parser.add_argument("--json", action="store_true", help="write the result to stdout as JSON, all else to stderr")
+    parser.add_argument(
+        "--json", action="store_true", dest="as_json", help="write the result to stdout as JSON, all else to stderr"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the plan that --out holds")
 
 

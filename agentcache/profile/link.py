@@ -14,7 +14,7 @@ from agentcache.engine.vllm.compat import installed_version
 from agentcache.errors import InputError
 from agentcache.policy.link_profile import LinkProfile, LinkSpeeds
 from agentcache.profile.link_process import find_layout, run_link_process
-from agentcache.profile.link_rows import LinkRow, fit_link, predict_s
+from agentcache.profile.link_rows import LinkRow, fit_link, predict_s, write_rows
 
 
 def print_link(console: Console, speeds: LinkSpeeds, rows: Sequence[LinkRow]) -> None:
@@ -47,7 +47,8 @@ def measure_link(config: VllmConfig, rows_file: Path, console: Console) -> LinkP
     try:
         layout = find_layout(config)
         console.print("host's memory: measuring copies to the GPU and from it")
-        rows = run_link_process(layout, rows_file)
+        rows = run_link_process(layout)
+        write_rows(rows, rows_file)
         speeds = fit_link(rows)
     except InputError as error:
         console.print(f"host's memory: the link is not measured: {error}", style="red", markup=False)

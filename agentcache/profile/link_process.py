@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from agentcache.engine.vllm.base import VllmConfig
-from agentcache.errors import InputError
+from agentcache.errors import InputError, in_one_line
 from agentcache.front_end.token_bytes import count_layer_bytes
 from agentcache.models.geometry import read_geometry
 from agentcache.profile.gpu_copier import GpuCopier
-from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts, read_rows, write_rows
+from agentcache.profile.link_rows import LinkRow, LinkTimer, choose_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +47,24 @@ def find_layout(config: VllmConfig) -> LinkLayout:
 _LEAST_ROWS = 2
 
 
-def run_link_process(layout: LinkLayout, rows_file: Path) -> list[LinkRow]:
-    """Measure with blocks that lie so, and write the rows to the file. Raises InputError when the process fails."""
-    command = [sys.executable, "-m", __name__, str(rows_file), str(layout.pieces), str(layout.piece_bytes)]
-    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, errors="replace")
-    sys.stderr.write(done.stderr)
-    sys.stderr.flush()
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        raise InputError(f"copying ended with status {done.returncode}: {last}")
-    return read_rows(rows_file)
+def run_link_process(layout: LinkLayout) -> list[LinkRow]:
+    """Measure with blocks that lie so. Raises InputError when the process fails."""
+    # Not forked: vLLM and PyTorch have threads.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        try:
+            return process.submit(measure_rows, layout).result()
+        except Exception as error:
+            raise InputError(f"copying ended: {in_one_line(error)}") from error
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure rows on the first GPU and write them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows_file", type=Path)
-    parser.add_argument("pieces", type=int)
-    parser.add_argument("piece_bytes", type=int)
-    options = parser.parse_args(arguments)
-    layout = LinkLayout(options.pieces, options.piece_bytes)
+def measure_rows(layout: LinkLayout) -> list[LinkRow]:
+    """Measure rows on the first GPU. Raises InputError where memory has room for too few."""
     room = _find_room()
     counts = choose_counts(layout.block_bytes, room)
     if len(counts) < _LEAST_ROWS:
-        parser.error(f"{room:,} bytes of memory are too few for blocks of {layout.block_bytes:,} bytes")
+        raise InputError(f"{room:,} bytes of memory are too few for blocks of {layout.block_bytes:,} bytes")
     timer = LinkTimer(GpuCopier(max(counts), pieces=layout.pieces, piece_bytes=layout.piece_bytes))
-    write_rows([timer.measure(count, layout.block_bytes) for count in counts], options.rows_file)
-    return 0
+    return [timer.measure(count, layout.block_bytes) for count in counts]
 
 
 def _find_room() -> int:
@@ -84,7 +72,3 @@ def _find_room() -> int:
     free, _ = torch.cuda.mem_get_info()
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(free) // 2, machine // 4)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

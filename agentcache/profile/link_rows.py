@@ -83,11 +83,6 @@ def write_rows(rows: Sequence[LinkRow], file: Path) -> None:
     file.write_text("".join(f"{json.dumps(asdict(row))}\n" for row in rows), encoding="utf-8")
 
 
-def read_rows(file: Path) -> list[LinkRow]:
-    """Read what `write_rows` has written."""
-    return [LinkRow(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def fit_link(rows: Sequence[LinkRow]) -> LinkSpeeds:
     """Fit the speeds. Raises InputError for rows that no link explains."""
     fetch, store = _fit("fetch", rows, lambda row: row.fetch_s), _fit("store", rows, lambda row: row.store_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,17 +73,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, metavar="N", help="longest prompt (default: 65536 on a GPU, 8192 without)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the sizes and the tokens (default 0)")
-
-
-def read_settings(options: argparse.Namespace, engine_options: Sequence[str]) -> ProfileSettings:
-    """Read the settings from what `add_arguments` has parsed, and what stood behind --."""
-    return ProfileSettings(
-        model=options.model,
-        engine_options=tuple(engine_options),
-        out=options.out,
-        overwrite=options.overwrite,
-        budget_s=options.budget_s,
-        points=options.points,
-        max_tokens=options.max_tokens,
-        seed=options.seed,
-    )

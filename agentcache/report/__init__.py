@@ -1,1 +1,1 @@
-"""Makes figures of the events of a run: summary, table, plots, Markdown and HTML."""
+"""Makes figures of the events of a run: summary, table, plots and page."""

@@ -1,4 +1,4 @@
-"""Writes `summary.json`, `report.md` and `report.html` from the folder of a run, or of several."""
+"""Writes `summary.json` and `report.html` from the folder of a run, or of several."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from agentcache.errors import InputError
 from agentcache.output_folder import check_writable
 from agentcache.report.comparison import compare_policies
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE, Report
+from agentcache.report.content import HTML_FILE, SUMMARY_FILE, Report
 from agentcache.report.events import EVENTS_FILE, RunRecord, is_cut_off, read_events, read_run_record
 from agentcache.report.html import render_html
 from agentcache.report.lane_points import make_points
-from agentcache.report.markdown import render_markdown
 from agentcache.report.policy_run import PolicyRun, group_by_policy, put_stock_first
 from agentcache.report.summary import PolicySummary, summarize
 
@@ -46,12 +45,11 @@ def read_report(folders: Sequence[Path]) -> Report:
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Report:
-    """Write the three files into `out`, which is made if need be. Of several folders the report compares the runs."""
+    """Write both files into `out`, which is made if need be. Of several folders the report compares the runs."""
     check_writable(out)
     report = read_report(folders)
     out.mkdir(parents=True, exist_ok=True)
     (out / SUMMARY_FILE).write_text(report.summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (out / MARKDOWN_FILE).write_text(render_markdown(report), encoding="utf-8")
     (out / HTML_FILE).write_text(render_html(report), encoding="utf-8")
     return report
 

@@ -1,4 +1,4 @@
-"""Writes what a report says, in words and rows: the same for Markdown and HTML."""
+"""Writes what a report says, in words and rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from agentcache.report.summary import PolicySummary, Summary
 from agentcache.report.table import NO_DATA, format_number
 
 SUMMARY_FILE = "summary.json"
-MARKDOWN_FILE = "report.md"
 HTML_FILE = "report.html"
 # A report is read by people: more failures than this, or longer texts, are in events.jsonl.
 MAX_LISTED = 20
@@ -217,7 +216,6 @@ def describe_files(report: Report) -> Iterator[str]:
     where = f" in each of {', '.join(report.runs)}" if len(report.runs) > 1 else ""
     yield f"{SUMMARY_FILE}: every figure of this page, and what was run"
     yield f"{HTML_FILE}: the table and the plots"
-    yield f"{MARKDOWN_FILE}: the table as text"
     if report.points:
         yield f"{HTML_FILE}{where}: what else one number of lanes shows, over time and by length of prompts"
     yield f"{RUN_FILE}, {EVENTS_FILE}{where}: the record that this was made from"

@@ -1,4 +1,4 @@
-"""Defines the metrics of the table of policies, once for Markdown, HTML and the terminal.
+"""Defines the metrics of the table of policies, once for the page and the terminal.
 
 Metrics are rows and policies columns; every policy after the first also has its ratio to the first.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from agentcache import __version__
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.content import HTML_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RunRecord, write_run_record
 from agentcache.run.checks import check_out
 
@@ -27,7 +27,7 @@ def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> None:
     """
     check_out(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (EVENTS_FILE, ENGINE_LOG, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE):
+    for name in (EVENTS_FILE, ENGINE_LOG, SUMMARY_FILE, HTML_FILE):
         (folder / name).unlink(missing_ok=True)
     write_run_record(folder, record)
 

@@ -24,7 +24,6 @@ from agentcache.front_end.server_options import find_parser
 from agentcache.models.catalog import resolve_model
 from agentcache.models.hub import check_hub
 from agentcache.option_parser import OptionParser
-from agentcache.server.config_file import check_config_file
 
 # vLLM's own default, 0, kills the engine before it saves what it has learned of tools. In that time it also answers
 # what is under way.
@@ -39,9 +38,17 @@ class _VllmParser(OptionParser, FlexibleArgumentParser):
     elsewhere = OWN_OPTIONS
 
     def load_config_file(self, file_path: str) -> list[str]:
-        """Load the file that --config names. Raises InputError, and OSError for one that cannot be read."""
-        check_config_file(file_path, OWN_OPTIONS)
-        options: list[str] = super().load_config_file(file_path)
+        """Load the file that --config names. Raises InputError."""
+        place = f"--config {file_path}"
+        try:
+            options: list[str] = super().load_config_file(file_path)
+        # What is no YAML, no text or no options ends in an exception of its own each.
+        except Exception as error:
+            remedy = "write an option of vLLM's and its value a line, as in max-model-len: 8192"
+            raise InputError(f"{place}: {in_one_line(error)}; {remedy}") from error
+        for word in options:
+            if word in OWN_OPTIONS:
+                raise InputError(f"{place}: the file is for vLLM's options; give {word} on the command line")
         return options
 
     def error(self, message: str) -> NoReturn:

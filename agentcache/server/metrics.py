@@ -55,11 +55,6 @@ def _count_segments(one: EngineSnapshot) -> Samples:
     return [((), Histogram(_SEGMENT_BUCKETS, buckets, sum(counts.values()), total))]
 
 
-def _count_fetch_waits(one: EngineSnapshot) -> Samples:
-    waits = one.runtime.waits if one.tier is not None and one.runtime is not None else {}
-    return [((), waits["fetch"])] if "fetch" in waits else ()
-
-
 def _count_bytes(get: Callable[[TierCounts], int]) -> GetSamples:
     return lambda one: () if one.tier is None else [((), get(one.tier) * one.tier.block_bytes)]
 
@@ -132,11 +127,6 @@ _METRICS = (
     ),
     counter("fetch_seconds_total", "Seconds that copies back to the GPU took, of all GPUs.", "tier.fetch_s"),
     counter("failed_fetches_total", "Blocks whose copies back to the GPU failed.", "tier.failed_fetches"),
-    histogram(
-        "fetch_wait_seconds",
-        "Seconds that turns waited for blocks from the CPU cache; old name of turn_wait_seconds for reason fetch.",
-        _count_fetch_waits,
-    ),
     counter("host_evicted_blocks_total", "Blocks lost from the CPU cache.", "tier.evicted"),
     counter("reused_tokens_total", "Prompt tokens of all requests that were cached.", "comparison.reused_tokens"),
     counter(

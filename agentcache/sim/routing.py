@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 from agentcache.engine.rpc.core_calls import release
@@ -70,17 +69,6 @@ class Routing:
 
     def ended(self, job: str) -> None:
         """Note that a job is over."""
-
-
-class Hashed(Routing):
-    """By a hash of the session, whatever the load: a router's consistent hash."""
-
-    def __init__(self, engines: Sequence[SimulatedEngine]) -> None:
-        self._engines = len(engines)
-
-    def choose(self, request: str, prompt: Sequence[int], job: str) -> Choice:  # noqa: ARG002
-        """Return the session's engine."""
-        return Choice(int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) % self._engines)
 
 
 class LeastLoaded(Routing):
@@ -184,7 +172,5 @@ def make_routing(name: str, engines: Sequence[SimulatedEngine]) -> Routing:
             return ByCost(engines)
         case "least-loaded":
             return LeastLoaded(engines)
-        case "sticky":
-            return Sticky(engines)
         case _:
-            return Hashed(engines)
+            return Sticky(engines)

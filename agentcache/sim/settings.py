@@ -23,7 +23,7 @@ DEFAULT_MAX_NUM_SEQS = 1024
 DEFAULT_ROUTING = "agentcache"
 VLLM_ROUTING = "least-loaded"
 # How requests are shared among several engines: agentcache/sim/routing.py.
-ROUTINGS = (DEFAULT_ROUTING, VLLM_ROUTING, "sticky", "hash")
+ROUTINGS = (DEFAULT_ROUTING, VLLM_ROUTING, "sticky")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

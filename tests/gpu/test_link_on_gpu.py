@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agentcache.profile.link_process import LinkLayout, run_link_process
 from agentcache.profile.link_rows import fit_link
 
 
-def test_copies_take_time_in_proportion_to_their_bytes(tmp_path: Path) -> None:
-    rows = run_link_process(LinkLayout(pieces=32, piece_bytes=65_536), tmp_path / "rows")
+def test_copies_take_time_in_proportion_to_their_bytes() -> None:
+    rows = run_link_process(LinkLayout(pieces=32, piece_bytes=65_536))
     assert len(rows) >= 4
     for row in rows[-2:]:
         # No link between a GPU and a host is faster, and what is not pinned is slower.

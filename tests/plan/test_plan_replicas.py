@@ -35,7 +35,7 @@ def test_engines_that_share_the_traffic_have_rows_of_their_own(
 
 @pytest.mark.parametrize(
     ("policy", "given", "routing"),
-    [("vllm", None, "least-loaded"), ("agentcache", "hash", "hash")],
+    [("vllm", None, "least-loaded"), ("agentcache", "sticky", "sticky")],
 )
 def test_engines_share_as_simulate_has_them(
     recording: Path, tmp_path: Path, policy: str, given: str | None, routing: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import subprocess
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +29,8 @@ from agentcache.policy.step_fit import MeasuredStep
 from agentcache.profile import command, link, link_process
 from agentcache.profile.command import Measured
 from agentcache.profile.link import measure_link
-from agentcache.profile.link_process import LinkLayout, find_layout, run_link_process
-from agentcache.profile.link_rows import LinkRow, fit_link, read_rows
+from agentcache.profile.link_process import LinkLayout, find_layout, measure_rows, run_link_process
+from agentcache.profile.link_rows import LinkRow, fit_link
 from agentcache.profile.settings import ProfileSettings
 
 MODEL = CostModel(k1=1e-7, k2=23e-6, k3=2e-7, k4=21e-6, k5=4.3e-10, k6=8.4e-10, intercept_s=2e-3)
@@ -58,9 +58,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[LinkLayout]:
     """A CUDA device that has everything but copies; the layouts that were asked for."""
     asked: list[LinkLayout] = []
 
-    def run_process(layout: LinkLayout, rows_file: Path) -> list[LinkRow]:
+    def run_process(layout: LinkLayout) -> list[LinkRow]:
         asked.append(layout)
-        rows_file.write_text("rows")
         return make_rows(layout)
 
     platform = SimpleNamespace(is_cuda=lambda: True, get_device_name=lambda: "NVIDIA H200")
@@ -100,6 +99,7 @@ def test_with_one_it_is_measured_fitted_and_shown(gpu: list[LinkLayout], tmp_pat
     assert section.source.startswith(f"agentcache profile on NVIDIA H200, vLLM {vllm.__version__}")
     assert section.source.endswith(", copies of 1 to 4,096 blocks")
     assert section.speeds == fit_link(make_rows(LLAMA))
+    assert len((tmp_path / "rows").read_text().splitlines()) == len(COUNTS)
     assert section.speeds.fetch.gb_s == pytest.approx(40)
     assert "blocks of 2,097,152 bytes" in said
     assert "fetch: 0.10 ms and 40.0 GB/s, off by at most 0 %" in said
@@ -110,15 +110,13 @@ def test_with_one_it_is_measured_fitted_and_shown(gpu: list[LinkLayout], tmp_pat
 def test_what_fails_is_said_and_leaves_the_rest_to_be_measured(
     gpu: list[LinkLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: LinkLayout, __: Path) -> list[LinkRow]:
-        raise InputError("copying ended with status 1: [no memory]")
+    def fail(_: LinkLayout) -> list[LinkRow]:
+        raise InputError("copying ended: [no memory]")
 
     monkeypatch.setattr(link, "run_link_process", fail)
     measured, said = run(configure("tiny"), tmp_path / "rows")
     assert (measured, gpu) == (None, [])
-    assert said.splitlines()[-1] == (
-        "host's memory: the link is not measured: copying ended with status 1: [no memory]"
-    )
+    assert said.splitlines()[-1] == ("host's memory: the link is not measured: copying ended: [no memory]")
 
 
 def test_models_that_no_policy_steers_are_left_out(gpu: list[LinkLayout], tmp_path: Path) -> None:
@@ -142,48 +140,40 @@ class OneByOne:
         return lambda *_: None
 
 
-def test_the_process_takes_the_layout_and_gives_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_of_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = LinkLayout(3, 1000)
-    commands: list[list[str]] = []
-
-    def run_here(asked: list[str], **_: Any) -> SimpleNamespace:
-        commands.append(asked)
-        return SimpleNamespace(returncode=link_process.main(asked[3:]), stderr="")
-
-    monkeypatch.setattr(subprocess, "run", run_here)
     monkeypatch.setattr(link_process, "GpuCopier", OneByOne)
     monkeypatch.setattr(link_process, "_find_room", lambda: 100 * layout.block_bytes)
-    rows = run_link_process(layout, tmp_path / "rows")
+    rows = measure_rows(layout)
     assert [row.blocks for row in rows] == [1, 16, 64]
     assert {row.bytes for row in rows} == {3000}
-    assert rows == read_rows(tmp_path / "rows")
     assert OneByOne.made == (layout, 64)
-    assert commands[0][1:3] == ["-m", "agentcache.profile.link_process"]
 
 
-def test_too_little_memory_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_process, "_find_room", lambda: 5000)
-    with pytest.raises(SystemExit):
-        link_process.main([str(tmp_path / "rows"), "3", "1000"])
-    assert "5,000 bytes of memory are too few for blocks of 3,000 bytes" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"^5,000 bytes of memory are too few for blocks of 3,000 bytes$"):
+        measure_rows(LinkLayout(3, 1000))
 
 
 @pytest.mark.engine
 @pytest.mark.skipif(not IS_THOROUGH, reason="it loads vLLM")
-def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_process_that_fails_says_why() -> None:
     # No GPU has room for it, if there is one.
-    with pytest.raises(InputError, match=r"copying ended with status [12]: .*(too few|CUDA|NVIDIA)"):
-        run_link_process(LinkLayout(2, 2**50), tmp_path / "rows")
-    assert not (tmp_path / "rows").exists()
+    with pytest.raises(InputError, match=r"^copying ended: .*(too few|CUDA|NVIDIA)"):
+        run_link_process(LinkLayout(2, 2**50))
 
 
-def test_a_failed_process_s_last_line_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, stderr="Traceback\nRuntimeError: no CUDA\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(InputError, match=r"^copying ended with status 1: RuntimeError: no CUDA$"):
-        run_link_process(LLAMA, tmp_path / "rows")
+def test_rows_come_from_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends in an error, or abruptly, is an error of one line."""
+    # Given no layout, whose module loads vLLM.
+    layout: Any = 7
+    monkeypatch.setattr(link_process, "measure_rows", divmod)
+    with pytest.raises(InputError, match=r"^copying ended: divmod expected 2 arguments, got 1$"):
+        run_link_process(layout)
+    monkeypatch.setattr(link_process, "measure_rows", os._exit)
+    with pytest.raises(InputError, match=r"^copying ended: A process in the process pool was terminated abruptly"):
+        run_link_process(layout)
 
 
 @pytest.fixture

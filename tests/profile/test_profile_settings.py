@@ -1,42 +1,39 @@
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
+from agentcache.cli import main
 from agentcache.errors import InputError
-from agentcache.profile.settings import ProfileSettings, add_arguments, read_settings
+from agentcache.profile.settings import ProfileSettings
 
 
-def test_options_become_settings(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    settings = read_settings(parser.parse_args(["tiny"]), [])
-    assert settings == ProfileSettings(model="tiny")
-    settings.check()
-    typed = [
-        "shape:llama-3.1-8b",
-        "--out",
-        str(tmp_path),
-        "--budget-s",
-        "60",
-        "--points",
-        "100",
-        "--max-tokens",
-        "4096",
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[ProfileSettings]:
+    """What would be measured by."""
+    asked: list[ProfileSettings] = []
+    monkeypatch.setattr("agentcache.profile.command.profile", lambda each: asked.append(each) or 0)
+    return asked
+
+
+def test_options_become_settings(settings: list[ProfileSettings], tmp_path: Path) -> None:
+    assert main(["profile", "tiny"]) == 0
+    typed = ["shape:llama-3.1-8b", f"--out={tmp_path}", "--budget-s=60", "--points=100", "--max-tokens=4096"]
+    assert main(["profile", *typed, "--seed", "3", "--overwrite", "--", "-tp", "2"]) == 0
+    assert settings == [
+        ProfileSettings(model="tiny"),
+        ProfileSettings(
+            model="shape:llama-3.1-8b",
+            engine_options=("-tp", "2"),
+            out=tmp_path,
+            overwrite=True,
+            budget_s=60,
+            points=100,
+            max_tokens=4096,
+            seed=3,
+        ),
     ]
-    settings = read_settings(parser.parse_args([*typed, "--seed", "3", "--overwrite"]), ["-tp", "2"])
-    assert settings == ProfileSettings(
-        model="shape:llama-3.1-8b",
-        engine_options=("-tp", "2"),
-        out=tmp_path,
-        overwrite=True,
-        budget_s=60,
-        points=100,
-        max_tokens=4096,
-        seed=3,
-    )
 
 
 @pytest.mark.parametrize(

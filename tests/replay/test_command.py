@@ -13,12 +13,13 @@ from fake_server import MODEL, FakeServer, job_of
 from made_recordings import make_requests, make_session, write_sessions
 from made_settings import make_sessions, make_settings
 from recorded_lines import make_line, write_recording
+from shown_page import read_page
 
 from agentcache.errors import InputError, ServerError
 from agentcache.replay.command import replay, replay_all
 from agentcache.replay.endpoint import CacheFacts, Endpoint
 from agentcache.replay.settings import list_seeds
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.content import HTML_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, PolicyEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import PolicySummary
@@ -26,7 +27,7 @@ from agentcache.run.folder import ENGINE_LOG
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
-FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE, ENGINE_LOG}
+FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, HTML_FILE, ENGINE_LOG}
 METRICS = """\
 # TYPE vllm:num_preemptions counter
 vllm:num_preemptions_total{engine="0"} 5.0
@@ -102,7 +103,7 @@ def test_a_failing_job_gives_status_1_and_still_a_report(server: FakeServer, tmp
     server.refused_jobs.add("1-search_1")
     status, figures = run(server, tmp_path / "out", workload=make_sessions(tmp_path / "r.jsonl", 0, 1, 2))
     assert (status, figures.finished, figures.failed) == (1, 2, 1)
-    assert "the engine is on fire" in (tmp_path / "out" / MARKDOWN_FILE).read_text()
+    assert "the engine is on fire" in read_page(tmp_path / "out" / HTML_FILE)
 
 
 def test_an_interrupted_run_keeps_what_came_before(

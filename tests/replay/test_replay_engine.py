@@ -128,7 +128,7 @@ def test_server_timings_and_report_are_there(one_engine_run: Path) -> None:
         assert figures["jobs"] == 4
         assert figures["preemptions"] is not None
         assert 0 < figures["block_hit_rate"] < 1
-    assert {path.name for path in one_engine_run.iterdir()} >= {"report.md", "report.html", ENGINE_LOG}
+    assert {path.name for path in one_engine_run.iterdir()} >= {"report.html", ENGINE_LOG}
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from fake_server import FakeServer
 from made_job import CharacterTokenizer
 from made_recordings import BLOCK, make_short_sessions
 from made_settings import make_settings
+from shown_page import read_page
 
 from agentcache.cli import main
 from agentcache.errors import InputError
 from agentcache.jobs.loader import load_all
 from agentcache.jobs.settings import JobSettings
 from agentcache.replay import command
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.content import HTML_FILE, SUMMARY_FILE
 from agentcache.report.events import RUN_FILE, read_events, read_run_record
 from agentcache.report.summary import Summary
 from agentcache.run.checks import list_lanes
@@ -28,7 +29,7 @@ from tool_runtime.agent.job import Context
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
-REPORT = {SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
+REPORT = {SUMMARY_FILE, HTML_FILE}
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_each_number_has_a_folder_and_all_have_one_report(
     # The log of the one server is in the first folder.
     assert {path.name for path in (out / "lanes-1").iterdir()} >= REPORT | {ENGINE_LOG}
     assert {path.name for path in out.iterdir()} == REPORT | {"lanes-1", "lanes-2"}
-    text = (out / MARKDOWN_FILE).read_text()
+    text = read_page(out / HTML_FILE)
     assert "Closed loops of 1 and 2 lanes" in text
     assert "| 1 | server |" in text
     assert "| 2 | server |" in text
@@ -103,7 +104,7 @@ def test_one_number_is_a_run_of_its_own(server: FakeServer, sessions: Path, tmp_
     out = tmp_path / "out"
     assert replay(server, sessions, out, "--concurrency", "1") == 0
     assert read_run_record(out).lanes == 1
-    assert "Throughput per GPU (tok/s)" in (out / MARKDOWN_FILE).read_text()
+    assert "Throughput per GPU (tok/s)" in read_page(out / HTML_FILE)
     assert not list(out.glob("lanes-*"))
     settings = make_settings(out, workload=f"recording:{sessions}", concurrency=4)
     assert list_lanes(settings, [4]) == list_lanes(settings, ()) == [settings]
@@ -179,7 +180,7 @@ def test_an_interrupted_loop_says_what_it_served(server: FakeServer, sessions: P
     assert ended.broken_off
     assert ended.window_s is not None
     assert 0 < ended.window_s[1] - ended.window_s[0] < 60
-    text = (out / MARKDOWN_FILE).read_text()
+    text = read_page(out / HTML_FILE)
     assert "server: interrupted: measured for" in text
     assert "Throughput per GPU (tok/s)" in text
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_run import make_events, make_job, make_record, make_request, write_run
 from rich.text import Text
+from shown_page import read_page
 
 from agentcache.report.builder import read_report, write_report
 from agentcache.report.events import Event, PolicyEvent
@@ -107,9 +108,9 @@ def test_other_runs_are_compared_as_ever(lanes: tuple[int | None, ...]) -> None:
 
 def test_a_report_of_loops_has_their_table_by_lanes(tmp_path: Path) -> None:
     report = write_report(write_loops(tmp_path), tmp_path)
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    text = read_page(tmp_path / "report.html")
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
-    told = [(row.split(" | ")[0], row.split(" | ")[1], row.endswith(" yes |")) for row in rows]
+    told = [(row.split(" | ")[0], row.split(" | ")[1], row.endswith(" yes | ")) for row in rows]
     assert told == [
         ("| 4", "lru", False),
         ("| 4", "asymcache", True),
@@ -121,7 +122,7 @@ def test_a_report_of_loops_has_their_table_by_lanes(tmp_path: Path) -> None:
     # 5 requests of 110 tokens in 10 s, and 10 tokens a second for each; hits beside what could be hit.
     assert "| 4 | asymcache | 55 | 50 | 5.0 |" in text
     assert "| 80.0 | 90.0 | 5 | 0 | yes |" in text
-    assert "**On the front of throughput and interactivity: asymcache with 4 and 8 lanes.**" in text
+    assert "On the front of throughput and interactivity: asymcache with 4 and 8 lanes." in text
     assert "Closed loops of 4, 8 and 16 lanes of bfcl multi-turn" in text
     assert "2 policies: lru, asymcache." in text
     assert "The runs differ" not in text

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from made_command import make_settings
 from made_recordings import make_session, write_sessions
+from shown_page import read_page
 
-from agentcache.report.content import MARKDOWN_FILE
+from agentcache.report.content import HTML_FILE
 from agentcache.report.events import MEASURED, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import Summary
@@ -83,7 +84,7 @@ def test_turns_and_jobs_are_counted_by_their_ends(measured: tuple[PolicyRun, Sum
     assert any(job.started_s < begin_s for job in ended)
     assert throughput.jobs_ended == len(ended)
     assert throughput.gpu_s_per_job == pytest.approx(60 / len(ended))
-    assert "| Turns a minute ↑ |" in (out / MARKDOWN_FILE).read_text()
+    assert "| Turns a minute ↑ |" in read_page(out / HTML_FILE)
 
 
 def test_a_rollout_plays_each_session_by_its_samples(sessions: Path, tmp_path: Path) -> None:
@@ -107,10 +108,10 @@ def test_hits_are_shown_beside_an_infinite_cache(sessions: Path, tmp_path: Path)
 
 def test_a_report_says_lanes_and_no_job_latency(measured: tuple[PolicyRun, Summary, Path]) -> None:
     _, summary, out = measured
-    text = (out / MARKDOWN_FILE).read_text()
+    text = read_page(out / HTML_FILE)
     assert f"A closed loop of {LANES} lanes" in text
     assert "Throughput per GPU (tok/s)" in text
-    assert "Job latency" not in text
+    assert "| Job latency" not in text
     assert "interrupted and" not in text
     assert MEASURED not in text
     assert summary.policies["lru"].job_latency_s.mean is None

@@ -8,6 +8,7 @@ import pytest
 from kept_objects import list_kept
 from made_command import make_settings
 from made_simulation import make_engine
+from shown_page import read_page
 
 from agentcache.engine.observe.misses import explain_misses, find_missed
 from agentcache.engine.request_state import Overlap
@@ -48,7 +49,7 @@ def run(out: Path, **changes: Any) -> PolicySummary:
     return figures
 
 
-@pytest.mark.parametrize("routing", ["agentcache", "sticky", "hash"])
+@pytest.mark.parametrize("routing", ["agentcache", "sticky"])
 def test_jobs_stay_at_engines_that_share_the_work(
     routing: str, tmp_path: Path, homes: dict[str, list[SimulatedEngine]]
 ) -> None:
@@ -75,7 +76,7 @@ def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, li
 def test_what_another_engine_has_is_told_apart(tmp_path: Path) -> None:
     spread = run(tmp_path / "spread", routing="least-loaded", policies=("vllm",))
     assert 0 < (spread.elsewhere_tokens or 0) <= (spread.recomputed_tokens or 0)
-    assert "at another engine" in (tmp_path / "spread" / "report.md").read_text(encoding="utf-8")
+    assert "at another engine" in read_page(tmp_path / "spread" / "report.html")
     home = run(tmp_path / "home", routing="sticky", policies=("vllm",))
     assert home.elsewhere_tokens == 0
 
@@ -139,7 +140,7 @@ def test_vllm_s_balancer_minds_a_full_cache(tiny_model_path: str) -> None:
     ("changes", "message"),
     [
         ({"replicas": 0}, "--replicas 0: give at least 1"),
-        ({"routing": "random"}, "--routing random: choose from agentcache, least-loaded, sticky, hash"),
+        ({"routing": "random"}, "--routing random: choose from agentcache, least-loaded, sticky"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from made_command import make_sessions, make_settings
 from made_recordings import make_requests
+from shown_page import read_page
 from vllm.config import VllmConfig
 
 from agentcache.config import AgentCacheConfig
 from agentcache.engine.blocks.evictor_inputs import build_inputs
 from agentcache.errors import InputError
 from agentcache.policy.registry import EvictorInputs
-from agentcache.report.content import HTML_FILE, MARKDOWN_FILE, SUMMARY_FILE
+from agentcache.report.content import HTML_FILE, SUMMARY_FILE
 from agentcache.report.events import EVENTS_FILE, RUN_FILE, JobEvent, read_events, read_run_record
 from agentcache.report.policy_run import PolicyRun, group_by_policy
 from agentcache.report.summary import Summary
@@ -27,7 +28,7 @@ from agentcache.sim.delays import MEASURED_FRONT_END
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
-FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, MARKDOWN_FILE, HTML_FILE}
+FILES = {RUN_FILE, EVENTS_FILE, SUMMARY_FILE, HTML_FILE}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_bfcl_from_end_to_end(both: tuple[Path, Summary]) -> None:
     record = read_run_record(out)
     assert record.device == "simulated NVIDIA H200 (measured cost model)"
     assert (record.model, record.cache_tokens, record.jobs) == ("llama-3.1-8b", 6_992, 12)
-    assert "simulated NVIDIA H200" in (out / MARKDOWN_FILE).read_text()
+    assert "simulated NVIDIA H200" in read_page(out / HTML_FILE)
 
 
 def test_times_of_a_run_fit_together(both: tuple[Path, Summary]) -> None:
@@ -228,7 +229,7 @@ def test_the_record_names_the_second_cache(tmp_path: Path) -> None:
     assert "cpu_tokens" not in read_run_record(tmp_path / "one").settings
     settings = read_run_record(tmp_path / "two").settings
     assert (settings["cpu_tokens"], settings["cpu_lazy"]) == (40_000, False)
-    assert "tokens, and 40,000 in the CPU cache." in (tmp_path / "two" / MARKDOWN_FILE).read_text()
+    assert "tokens, and 40,000 in the CPU cache." in read_page(tmp_path / "two" / HTML_FILE)
 
 
 def test_sessions_without_text_from_end_to_end(tmp_path: Path) -> None:
@@ -287,11 +288,11 @@ def test_two_caches_split_the_hit_rate(tmp_path: Path) -> None:
         assert sum((run.end.waits_s or {}).values()) <= sum(request.queue_s or 0.0 for request in run.requests)
         figures = summary.policies[policy]
         assert (figures.gpu_hit_rate or 0) + (figures.host_hit_rate or 0) == pytest.approx(figures.token_hit_rate)
-    assert "fetched from the CPU cache" in (out / MARKDOWN_FILE).read_text()
+    assert "fetched from the CPU cache" in read_page(out / HTML_FILE)
 
 
 def test_one_cache_is_no_reason_to_split(both: tuple[Path, Summary]) -> None:
     out, summary = both
     assert {run.end.hit_tokens for run in read(out).values() if run.end} == {None}
     assert {figures.host_hit_rate for figures in summary.policies.values()} == {None}
-    assert "fetched from the CPU cache" not in (out / MARKDOWN_FILE).read_text()
+    assert "fetched from the CPU cache" not in read_page(out / HTML_FILE)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from made_command import make_settings
 from made_recordings import make_session, write_sessions
+from shown_page import read_page
 
 from agentcache.cli import main
-from agentcache.report.content import MARKDOWN_FILE
+from agentcache.report.content import HTML_FILE
 from agentcache.report.events import EVENTS_FILE, read_run_record
 from agentcache.report.summary import Summary
 from agentcache.run.checks import list_lanes
@@ -46,7 +47,7 @@ def test_one_command_makes_one_report_of_all_lanes(
     # The workload behind the numbers is not one of them.
     assert main(["simulate", "--concurrency", "1", "3", f"recording:{sessions}", *options]) == 0
     assert [read_run_record(out / name).lanes for name in ("lanes-1", "lanes-3")] == [1, 3]
-    text = (out / MARKDOWN_FILE).read_text()
+    text = read_page(out / HTML_FILE)
     for row in ("| 1 | vllm |", "| 1 | lru |", "| 3 | vllm |", "| 3 | lru |"):
         assert row in text
     shown = capfd.readouterr().out
