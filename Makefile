@@ -1,5 +1,5 @@
 # make setup          a virtual environment with everything in it; does nothing when nothing changed
-# make check          setup, then linters and types
+# make check          setup, then linters, types, and the site with its links
 # make docs           setup, then the site of docs/ in build/site
 # make wheel          the wheel with what it requires in an environment of its own, .venv/wheel
 # make test           setup, wheel and check, and beside mypy all tests
@@ -80,7 +80,7 @@ check: lint types docs
 
 # Strict: a link that leads nowhere ends it.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)
