@@ -36,19 +36,19 @@ _OPT_IN = "not tuned: off unless asked for"
 class SegmentsConfig(KnobGroup):
     """Multi-segment reuse: cached blocks are reused behind gaps, not only as a prefix."""
 
-    enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
+    enabled: bool | None = knob_field(None, "reuse cached blocks behind gaps; null: the policy's", _BY_POLICY)
 
 
 class ChunkingConfig(KnobGroup):
     """Adaptive chunking: many running decodes make a step's prefill budget smaller, so that they wait less."""
 
-    enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
+    enabled: bool | None = knob_field(None, "shrink prefills while many decode; null: the policy's", _BY_POLICY)
 
 
 class PinsConfig(KnobGroup):
     """While a job's tool runs, its KV is evicted last, for a time and within a budget."""
 
-    enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
+    enabled: bool | None = knob_field(None, "pin KV while tools run; null: the policy's", _BY_POLICY)
     budget: float = knob_field(
         1.0,
         "share of the cache that pins may take",
@@ -62,7 +62,7 @@ class PinsConfig(KnobGroup):
 class OrderConfig(KnobGroup):
     """Which request comes next: returning jobs go before new ones, and no request waits for ever."""
 
-    enabled: bool | None = knob_field(None, "None leaves it to the policy", _BY_POLICY)
+    enabled: bool | None = knob_field(None, "serve jobs that have come far first; null: the policy's", _BY_POLICY)
     patience_s: float | None = knob_field(
         None,
         "seconds since its arrival after which a request goes first and may take pinned blocks; None: the policy's",
@@ -75,7 +75,7 @@ class OrderConfig(KnobGroup):
         None,
         "while jobs want more than the caches hold, the share of the engine's time that turns may take which find less "
         "than 0.8 of their prompts cached; less of it is more throughput and longer waits; 0: "
-        "no turn waits for it; None leaves it to the policy",
+        "no turn waits for it; null: the policy's",
         "chosen: policy agentcache has 0.25, of 0.15, 0.25 and 0.4 on seeds 0 and 1 "
         '(docs/results/what-did-not-work.md, "More agents than fit")',
         **SHARE,
@@ -87,7 +87,7 @@ class TierConfig(KnobGroup):
 
     enabled: bool = knob_field(
         True,
-        "whether policies that can (agentcache, agentcache-interactive) steer it, or leave it to vLLM",
+        "steer the CPU cache, under the policies agentcache…; false leaves it to vLLM",
         'measured: H200s, jobs end sooner than with vLLM\'s (docs/results.md, "Web-search agents")',
     )
     link_gb_s: float | None = knob_field(
@@ -102,7 +102,7 @@ class ReplicasConfig(KnobGroup):
     """Data parallel: a job stays at the engine that has its KV (agentcache/policy/replicas/)."""
 
     enabled: bool | None = knob_field(
-        None, "None: with policies that follow jobs; otherwise vLLM balances single requests", _BY_POLICY
+        None, "keep each job at one engine; null: with policies that follow jobs", _BY_POLICY
     )
     spill_factor: float = knob_field(
         3.0,
@@ -169,7 +169,7 @@ class AgentCacheConfig(KnobGroup):
 
     policy: str = knob_field(
         DEFAULT_POLICY,
-        "which blocks to evict; see agentcache.policy.registry",
+        "what is evicted and which request runs next (docs/policies.md)",
         'measured: a mean job latency of three quarters of vLLM\'s (docs/results.md, "Web-search agents")',
     )
     evictor: str | None = knob_field(

@@ -37,13 +37,13 @@ def build_parser() -> OptionParser:
     parser.passes_on = True
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_serve(commands.add_parser("serve", help="vLLM's OpenAI server with a cache policy for agents"))
+    _add_serve(commands.add_parser("serve", help="start vLLM's OpenAI server with a cache policy for agents"))
     _add_replay(commands.add_parser("replay", help="run recorded agent jobs and report their latency"))
-    _add_simulate(commands.add_parser("simulate", help="the same jobs and scheduler on a modelled GPU"))
-    add_profile_arguments(commands.add_parser("profile", help="measure this machine for policies and simulate"))
-    _add_plan(commands.add_parser("plan", help="what policies and caches would make of recorded traffic"))
+    _add_simulate(commands.add_parser("simulate", help="run the same jobs and scheduler on a modelled GPU"))
+    add_profile_arguments(commands.add_parser("profile", help="measure this GPU for policies and simulations"))
+    _add_plan(commands.add_parser("plan", help="simulate policies and caches on recorded traffic"))
     _add_report(commands.add_parser("report", help="make the report of a run again, or compare runs"))
-    _add_doctor(commands.add_parser("doctor", help="why a running server's prompts were not cached, and what to do"))
+    _add_doctor(commands.add_parser("doctor", help="say why prompts of a server were not cached, and what to do"))
     knobs = commands.add_parser("knobs", help="list every knob of the engine, its default and where that comes from")
     knobs.add_argument("name", nargs="?", metavar="NAME", help="one knob, as in pins.budget, or a group, as in pins")
     return parser
@@ -132,7 +132,7 @@ def _add_engine_shape(target: argparse._ArgumentGroup) -> None:
         type=int,
         default=DEFAULT_MAX_NUM_BATCHED_TOKENS,
         metavar="N",
-        help="a step (default 8192)",
+        help="tokens of a step (default 8192)",
     )
     target.add_argument(
         "--max-num-seqs", type=int, default=DEFAULT_MAX_NUM_SEQS, metavar="N", help="requests at once (default 1024)"
