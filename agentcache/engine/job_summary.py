@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 from pydantic import with_config
 
 from agentcache.engine.waits import WaitReason
-from tool_runtime.learning.job_entry import JobEntry
+from tool_runtime.learning.job_entry import Agent, JobEntry
+
+
+@with_config(extra="forbid")
+@dataclass(slots=True, kw_only=True)
+class AgentView:
+    """A sub-agent of a job; one that the main agent has begun has no parent. It waits for tools, or others, or ends."""
+
+    name: str
+    parent: str | None
+    began_s: float
+    turns: int
+    state: Literal["running", "waiting", "over"]
+
+    @classmethod
+    def of(cls, agent: Agent) -> AgentView:
+        """View an agent."""
+        state: Literal["running", "waiting", "over"] = "waiting"
+        if agent.running or agent.is_over:
+            state = "running" if agent.running else "over"
+        return cls(name=agent.name, parent=agent.parent, began_s=agent.began_s, turns=agent.turns, state=state)
 
 
 @with_config(extra="forbid")
@@ -38,6 +59,7 @@ class JobSummary:
     gpu_s: float = 0.0
     request_ids: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
+    parents: list[str | None] = field(default_factory=list)
 
     def end(self, entry: JobEntry, cause: str, finished_s: float, now_s: float, time_s: float) -> None:
         """End at `now_s`, which is `time_s` seconds since 1970; the last reply was complete at `finished_s`."""

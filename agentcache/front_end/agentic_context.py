@@ -21,7 +21,10 @@ _LEAD = "lead"
 
 
 def _read_name(value: object) -> object:
-    return str(value) if type(value) is int else value.strip() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return str(value) if type(value) is int else value
+    # Half a surrogate pair would not reach the engine; it is refused as any other text that is none.
+    return value.strip().encode().decode()
 
 
 Name = Annotated[str, BeforeValidator(_read_name), Field(min_length=1, max_length=256)]

@@ -62,7 +62,7 @@ class SessionRequest:
         self.context: AgenticContext | None = None
         """What its client tells by vllm-router's contract."""
         self._parent_session = _read_first(headers, PARENT_HEADERS)
-        self._roots = roots or FamilyRoots()
+        self._roots = FamilyRoots() if roots is None else roots
         self.message: Mapping[str, Any] | None = None
         """The body of an Anthropic message, which vLLM makes a chat of; None in other requests."""
         # With the cache salts of their requests: the body has the salt, and may name another session than the headers.

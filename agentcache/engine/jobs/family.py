@@ -22,7 +22,7 @@ class FamilyBooks:
     pins: Pins | None
     promises: Promises = field(default_factory=Promises)
 
-    def hear(self, request: Request, entry: JobEntry, gap: Gap | None, now_s: float) -> Told:
+    def hear(self, request: Request, entry: JobEntry, gap: Gap | None) -> Told:
         """Book a request of the job, which goes on from a turn behind this gap, if from any; return what is told of it.
 
         Sub-agents that have answered are over once the one that began them goes on. A request of one that nobody waits
@@ -37,7 +37,7 @@ class FamilyBooks:
             expected = expected.doubt()
         if name is None:
             return Told(None, expected)
-        agent = entry.find_agent(name, read_parent(request), now_s, blocks=expected.blocks)
+        agent = entry.find_agent(name, read_parent(request), entry.last_active_s, blocks=expected.blocks)
         behind = sum(each.running for each in entry.agents.values()) - 1
         told = Told(agent, expected, behind)
         return told if entry.is_awaited(agent) else told._replace(since_s=agent.began_s)

@@ -93,7 +93,7 @@ class JobTracker(Part):
         assert entry is not None, "jobs with requests stay in the table"
         turn = begin_turn(request, entry, overlap.diverged_at, now_s)
         is_told = entry.agents or self.families.promises.given or tells_more(request)
-        told = self.families.hear(request, entry, gap, now_s) if is_told else NOTHING_TOLD
+        told = self.families.hear(request, entry, gap) if is_told else NOTHING_TOLD
         since_s, hurry_s = max(entry.arrival_s, told.since_s), told.expected.hurry_s
         order, behind = self.runtime_policy.order, told.behind
         priority = find_priority(order, since_s, now_s, pinned=pinned, behind=behind, hurry_s=hurry_s)
@@ -255,7 +255,7 @@ class JobTracker(Part):
             self.runtime.failed(job, state.request)
             self.finder.note_cut(request, job, state.request)
             return UNKNOWN, None
-        if is_answer(request, calls):
+        if agent is None and is_answer(request, calls):
             self._answered.add(request.request_id)
         tokens = request.num_prompt_tokens
         prompt = request.block_hashes[: tokens // self.hash_block_size]
