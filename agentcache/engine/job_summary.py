@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
 from pydantic import with_config
 
 from agentcache.engine.waits import WaitReason
-from tool_runtime.learning.job_entry import Agent, JobEntry
+from tool_runtime.learning.job_entry import AgentState, JobEntry
 
 
 @with_config(extra="forbid")
 @dataclass(slots=True, kw_only=True)
 class AgentView:
-    """A sub-agent of a job; one that the main agent has begun has no parent. It waits for tools, or others, or ends."""
+    """A sub-agent of a job; one that the main agent has begun has no parent."""
 
     name: str
     parent: str | None
     began_s: float
     turns: int
-    state: Literal["running", "waiting", "over"]
-
-    @classmethod
-    def of(cls, agent: Agent) -> AgentView:
-        """View an agent."""
-        state: Literal["running", "waiting", "over"] = "waiting"
-        if agent.running or agent.is_over:
-            state = "running" if agent.running else "over"
-        return cls(name=agent.name, parent=agent.parent, began_s=agent.began_s, turns=agent.turns, state=state)
+    state: AgentState
 
 
 @with_config(extra="forbid")

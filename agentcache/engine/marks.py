@@ -143,32 +143,23 @@ def read_parent(request: Request) -> str | None:
 
 
 class Expected(NamedTuple):
-    """What a client expects of a request, None where it does not say. Times are in seconds.
+    """What a client expects of a request, in vllm-router's words; None where it does not say.
 
-    `blocks`: the agent's parent waits for it; `resumes`: the agent will ask again, within `keep_s` of the reply;
-    `deadline_s`: the request should begin so soon; `tokens`: of the reply. A larger `priority` is more urgent.
+    A larger `priority` is more urgent. `deadline_seconds` are from its arrival to its beginning,
+    `kv_retention_ttl_seconds` from its end until its agent asks again.
     """
 
-    blocks: bool | None = None
-    resumes: bool | None = None
-    keep_s: float | None = None
-    deadline_s: float | None = None
-    tokens: int | None = None
+    blocks_parent: bool | None = None
+    expected_resume: bool | None = None
+    kv_retention_ttl_seconds: float | None = None
+    deadline_seconds: float | None = None
+    expected_output_length: int | None = None
     priority: int = 0
-
-    @property
-    def is_promise(self) -> bool:
-        """Tell whether there is anything of which the outcome will show whether it was right."""
-        return (self.resumes, self.keep_s, self.tokens) != (None, None, None)
-
-    def doubt(self) -> Expected:
-        """Return what is left of it where its client is not believed."""
-        return self._replace(resumes=None, keep_s=None, tokens=None)
 
     @property
     def hurry_s(self) -> float:
         """The seconds by which the request's job counts as older than it is, at most ten either way."""
-        late_s = MAX_HURRY_S if self.deadline_s is None else self.deadline_s
+        late_s = MAX_HURRY_S if self.deadline_seconds is None else self.deadline_seconds
         hurry_s = self.priority + max(0.0, MAX_HURRY_S - late_s)
         return max(-MAX_HURRY_S, min(MAX_HURRY_S, hurry_s))
 

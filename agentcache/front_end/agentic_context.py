@@ -9,15 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from agentcache.engine.marks import Expected
 from agentcache.engine.vllm.base import VLLMValidationError
 
 FIELD = "agentic_context"
 # Longer promises are taken for one of so many seconds.
 LONGEST_S = 600.0
 _MAX_TEXT = 16 * 1024
-_MAX_TOKENS = 10**6
-# The agent that a task's others are for, in the router's words.
-_LEAD = "lead"
 
 
 def _read_name(value: object) -> object:
@@ -28,7 +26,10 @@ def _read_name(value: object) -> object:
 
 
 Name = Annotated[str, BeforeValidator(_read_name), Field(min_length=1, max_length=256)]
+# The first agent of a task is its main one.
+Agent = Annotated[Name | None, AfterValidator(lambda name: None if name == "lead" else name)]
 Seconds = Annotated[float, Field(ge=0), AfterValidator(lambda seconds: min(seconds, LONGEST_S))]
+Tokens = Annotated[int, Field(ge=0, le=10**6)]
 
 
 def _spell(*names: str) -> Any:
@@ -43,17 +44,15 @@ class AgenticContext(BaseModel):
     program_id: Name | None = None
     task_id: Name | None = None
     session_id: Name | None = None
-    agent_id: Name | None = None
+    agent_id: Agent = None
     parent_program_id: Name | None = _spell("parent_program_id", "parent_id")
-    parent_agent_id: Name | None = None
+    parent_agent_id: Agent = None
     root_program_id: Name | None = _spell("root_program_id", "root_id")
     blocks_parent: bool | None = _spell("blocks_parent", "blocking_parent")
     expected_resume: bool | None = None
-    priority: int = 0
+    priority: int | None = None
     deadline_seconds: Seconds | None = _spell("deadline", "deadline_seconds", "request_deadline_seconds")
-    expected_output_length: Annotated[int, Field(ge=0, le=_MAX_TOKENS)] | None = _spell(
-        "expected_output_length", "expected_output_tokens"
-    )
+    expected_output_length: Tokens | None = _spell("expected_output_length", "expected_output_tokens")
     kv_retention_ttl_seconds: Seconds | None = _spell("kv_retention_ttl", "kv_retention_ttl_seconds")
     agent_role: Name | None = None
     spawn_reason: Name | None = _spell("spawn_reason", "subagent_type", "agent_type")
@@ -63,40 +62,20 @@ class AgenticContext(BaseModel):
     @property
     def session(self) -> str | None:
         """The program, which has a session of its own, or the task whose agents share one; None if neither is named."""
-        return self.program_id or self._scope(self.parent and self.agent_id) or self.task_id or self.session_id
+        task = self.task_id or self.session_id
+        return self.program_id or (f"{task}:{self.agent_id}" if self.parent and self.agent_id else task)
 
     @property
     def parent(self) -> str | None:
         """The program that has begun this one; None for a first one, and for agents of a task."""
-        by_agent = self.program_id and self.parent_agent_id and self._scope(self.parent_agent_id)
+        task = self.task_id or self.session_id
+        by_agent = f"{task}:{self.parent_agent_id}" if self.program_id and self.parent_agent_id else None
         return self.parent_program_id or by_agent or self.root_program_id
-
-    @property
-    def agents(self) -> tuple[str | None, str | None]:
-        """The agent of its task that asks, and the one that has begun that; None for the first, and for programs."""
-        if self.program_id or self.parent:
-            return None, None
-        return _find_other(self.agent_id), _find_other(self.parent_agent_id)
 
     @property
     def expected(self) -> dict[str, Any]:
         """What is to be expected, as the engine reads it; without what the client leaves open."""
-        told = {
-            "blocks": self.blocks_parent,
-            "resumes": self.expected_resume,
-            "keep_s": self.kv_retention_ttl_seconds,
-            "deadline_s": self.deadline_seconds,
-            "tokens": self.expected_output_length,
-            "priority": self.priority or None,
-        }
-        return {name: value for name, value in told.items() if value is not None}
-
-    def _scope(self, agent: str | None) -> str | None:
-        return f"{self.task_id or self.session_id or ''}:{agent}" if agent else None
-
-
-def _find_other(agent: str | None) -> str | None:
-    return None if agent == _LEAD else agent
+        return self.model_dump(include=set(Expected._fields), exclude_none=True)
 
 
 def read_context(arguments: object) -> AgenticContext | None:
@@ -109,11 +88,9 @@ def read_context(arguments: object) -> AgenticContext | None:
     if given is None:
         return None
     try:
-        if not isinstance(given, str):
-            return AgenticContext.model_validate(given)
-        if len(given) > _MAX_TEXT:
-            raise VLLMValidationError(f"{FIELD}: give JSON of at most {_MAX_TEXT:,} characters", parameter=FIELD)
-        return AgenticContext.model_validate_json(given)
+        if isinstance(given, str) and len(given) <= _MAX_TEXT:
+            return AgenticContext.model_validate_json(given)
+        return AgenticContext.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join([FIELD, *(str(part)[:64] for part in first["loc"][:1])])

@@ -96,16 +96,17 @@ class SessionRequest:
 
     def _join_family(self, session: str, context: AgenticContext, tenant: str | None) -> str:
         """Return the session of the family; note who asks there, and for whom."""
-        agents = context.agents
-        self.agent, self.parent = agents if any(agents) else (self.agent, self.parent)
         parent = context.parent or (None if context.session else self._parent_session)
         parent = parent and bound_session(parent)
         root = self._roots.find(session, parent, tenant, context.root_program_id)
         if root != session:
-            self.agent = self.agent or session
-            self.parent = self.parent or parent
+            names = session, parent or self.parent
+        elif context.agent_id is not None:
+            names = context.agent_id, context.parent_agent_id
+        else:
+            names = self.agent, self.parent
         # The main agent has no name of its own there.
-        self.agent, self.parent = (None if name == root else name for name in (self.agent, self.parent))
+        self.agent, self.parent = (None if name == root else name for name in names)
         return root
 
     def read_session(self, found: str, tenant: str | None) -> str:

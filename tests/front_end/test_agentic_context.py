@@ -46,8 +46,8 @@ def test_the_routers_example_is_read_and_taken_out(told: Any) -> None:
     assert context is not None
     assert arguments == {"theirs": 1}
     assert (context.session, context.parent, context.root_program_id) == ("task-a:researcher", *["task-a:lead"] * 2)
-    expected = {"blocks": False, "resumes": True, "keep_s": 5.0, "deadline_s": 30.0, "tokens": 2048, "priority": 10}
-    assert context.expected == expected
+    names = "blocks_parent", "expected_resume", "priority", "deadline_seconds", "expected_output_length"
+    assert context.expected == {name: WHOLE[name] for name in (*names, "kv_retention_ttl_seconds")}
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_the_routers_example_is_read_and_taken_out(told: Any) -> None:
         ({"session_id": "s", "agent_id": "b", "parent_agent_id": "a"}, "s", None, ("b", "a")),
         ({"program_id": "p"}, "p", None, (None, None)),
         ({"program_id": "p", "parent_id": "q"}, "p", "q", (None, None)),
-        ({"program_id": "t:b", "task_id": "t", "parent_agent_id": "a"}, "t:b", "t:a", (None, None)),
-        ({"task_id": "t", "agent_id": "b", "parent_program_id": "q"}, "t:b", "q", (None, None)),
+        ({"program_id": "t:b", "task_id": "t", "parent_agent_id": "a"}, "t:b", "t:a", (None, "a")),
+        ({"task_id": "t", "agent_id": "b", "parent_program_id": "q"}, "t:b", "q", ("b", None)),
         ({"program_id": "p", "root_id": "r"}, "p", "r", (None, None)),
     ],
 )
 def test_who_asks_is_found(told: dict[str, Any], session: str | None, parent: str | None, agents: Any) -> None:
     context = read(**told)
-    assert (context.session, context.parent, context.agents) == (session, parent, agents)
+    assert (context.session, context.parent, (context.agent_id, context.parent_agent_id)) == (session, parent, agents)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_is_no_object_is_refused(told: Any) -> None:
 
 
 def test_long_promises_count_for_ten_minutes() -> None:
-    assert read(kv_retention_ttl=10**9).expected == {"keep_s": LONGEST_S}
+    assert read(kv_retention_ttl=10**9).expected == {"kv_retention_ttl_seconds": LONGEST_S}
 
 
 def test_without_a_contract_nothing_is_read() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Literal
 
 from tool_runtime.learning.tool_key import HUMAN, ToolKey
 
+AgentState = Literal["running", "waiting", "over"]
 # Sub-agents of a job, the latest; of those that are over none is kept before any other.
 MAX_AGENTS = 64
 
@@ -57,6 +59,11 @@ class Agent:
     shared_tokens: int = 0
     prompt_tokens: int = 0
     is_over: bool = False
+
+    def tell(self) -> dict[str, Any]:
+        """Tell what is shown of it."""
+        state: AgentState = "running" if self.running else "over" if self.is_over else "waiting"
+        return {"state": state, **{name: getattr(self, name) for name in ("name", "parent", "began_s", "turns")}}
 
 
 @dataclass(slots=True)

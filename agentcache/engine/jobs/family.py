@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from agentcache.engine.blocks.pins import PinEnd, Pins
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.jobs.promises import Promises
+from agentcache.engine.jobs.promises import NOT_BELIEVED, Promises
 from agentcache.engine.marks import read_agent, read_expected, read_parent, tenant_name
 from agentcache.engine.request_state import RequestState, Told
 from agentcache.engine.vllm.types import Request
@@ -33,11 +33,11 @@ class FamilyBooks:
             self.promises.returned(gap.request, gap.seconds)
             for over in entry.end_answered(name):
                 self._leave(over)
-        if expected.is_promise and not self.promises.believes(tenant_name(request.cache_salt) or entry.session):
-            expected = expected.doubt()
+        if not self.promises.believes(_find_client(request, entry)):
+            expected = expected._replace(**NOT_BELIEVED)
         if name is None:
             return Told(None, expected)
-        agent = entry.find_agent(name, read_parent(request), entry.last_active_s, blocks=expected.blocks)
+        agent = entry.find_agent(name, read_parent(request), entry.last_active_s, blocks=expected.blocks_parent)
         behind = sum(each.running for each in entry.agents.values()) - 1
         told = Told(agent, expected, behind)
         return told if entry.is_awaited(agent) else told._replace(since_s=agent.began_s)
@@ -58,9 +58,8 @@ class FamilyBooks:
         A sub-agent is over when it has answered and nobody waits for it, or its client says so.
         """
         agent, expected = state.told.agent, state.told.expected
-        client = tenant_name(request.cache_salt) or state.entry.session
+        client, resumes = _find_client(request, state.entry), expected.expected_resume is not False
         self.promises.finished(client, state.request, expected, request.num_output_tokens)
-        resumes = expected.resumes is not False
         if agent is None:
             return resumes
         agent.turn = state.request
@@ -79,3 +78,7 @@ class FamilyBooks:
         if self.pins is not None:
             self.pins.end(agent.turn, PinEnd.JOB_OVER)
         self.finder.leave(agent.turn, agent.shared_tokens)
+
+
+def _find_client(request: Request, entry: JobEntry) -> str:
+    return tenant_name(request.cache_salt) or entry.session

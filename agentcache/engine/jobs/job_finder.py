@@ -152,11 +152,9 @@ class JobFinder:
     def _find_families(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
         """Find the jobs in which a sub-agent has this session, or this name."""
         jobs = [entry for entry in self._jobs.jobs if shorten(session) in entry.agents]
-        return [
-            entry
-            for entry in jobs
-            if tenants is None or any(entry.session == job_name(entry.client_session, tenant) for tenant in tenants)
-        ]
+        if tenants is None:
+            return jobs
+        return [entry for entry in jobs if entry.session in {job_name(entry.client_session, salt) for salt in tenants}]
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from cachetools import LRUCache
 
 from agentcache.engine.marks import Expected
 from tool_runtime.learning.ttl import Hold
 
+# Of what such a client tells.
+NOT_BELIEVED: Mapping[str, None] = dict.fromkeys(
+    ("expected_resume", "kv_retention_ttl_seconds", "expected_output_length")
+)
 # Of one client the latest promises count.
 _LATEST = 8
 _MAX_CLIENTS, _MAX_TURNS = 10_000, 10_000
@@ -31,11 +36,11 @@ class Promises:
 
     def finished(self, client: str, turn: str, expected: Expected, output_tokens: int) -> None:
         """Note what was promised of a reply, which is whole, and of the request behind it."""
-        if expected.tokens is not None:
-            self._judge(client, is_broken=output_tokens > _FACTOR * expected.tokens)
-        if expected.keep_s is not None or expected.resumes is False:
-            keep_s = expected.keep_s if expected.resumes is not False else 0.0
-            self.given[turn] = client, keep_s or 0.0
+        keep_s, returns = expected.kv_retention_ttl_seconds, expected.expected_resume is not False
+        if expected.expected_output_length is not None:
+            self._judge(client, is_broken=output_tokens > _FACTOR * expected.expected_output_length)
+        if keep_s is not None or not returns:
+            self.given[turn] = client, keep_s or 0.0 if returns else 0.0
 
     def returned(self, turn: str, seconds: float) -> None:
         """Note that the job has gone on from the turn after so many seconds."""

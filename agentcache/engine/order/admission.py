@@ -110,7 +110,7 @@ class AdmissionControl:
             # What survives of it is kept for the request from now on.
             self._guarded.end(state.continues, PinEnd.RETURNED)
         hits = self.load_control.look(request, state, state.turn.arrived_s)
-        if self._weighs and self._is_small(request, hits, state.told.expected.tokens):
+        if self._weighs and self._is_small(request, hits, state.told.expected.expected_output_length):
             state.priority = state.priority._replace(by_arrival=True)
         elif not (state.pinned and state.overlap.leaves) and self.load_control.limits(
             request, state, state.turn.arrived_s
@@ -165,7 +165,7 @@ class AdmissionControl:
 
     def _count_needed(self, request: Request, state: RequestState) -> int:
         """Count the blocks of the request and its reply, if that is known, but for those of others that run."""
-        tokens = request.num_tokens + (state.told.expected.tokens or 0)
+        tokens = request.num_tokens + (state.told.expected.expected_output_length or 0)
         return cdiv(tokens, self._block_size) - state.used_blocks
 
     def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:

@@ -126,9 +126,9 @@ def test_awaited_agents_go_before_those_in_the_background() -> None:
         return tracked.clock.now_s - tracked.tracker.priority_of(request).time_s
 
     assert [find_seniority(name) for name in "abc"] == pytest.approx([10.0, 5.0, 10 / 3]), "siblings share it"
-    assert find_seniority("d", {"blocks": False}) == 0.0
+    assert find_seniority("d", {"blocks_parent": False}) == 0.0
     assert find_seniority("e", parent="d") == 0.0, "nobody waits for the one that it is for"
-    assert find_seniority("f", {"blocks": False, "priority": 4}) == 4.0
+    assert find_seniority("f", {"blocks_parent": False, "priority": 4}) == 4.0
     stranger = tracked.ask("x", [*ASKED, 7], session="other")
     assert tracked.tracker.priority_of(stranger).time_s == tracked.clock.now_s
 
@@ -136,7 +136,7 @@ def test_awaited_agents_go_before_those_in_the_background() -> None:
 def test_a_promise_keeps_the_blocks_as_long_as_it_is_believed(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, "agentcache", 160, pins={"budget": 1.0})
     for number in range(2):
-        marks = {EXPECTED_ARGUMENT: {"keep_s": 5.0}}
+        marks = {EXPECTED_ARGUMENT: {"kv_retention_ttl_seconds": 5.0}}
         lone.add(f"{number}", tokens_of(number, 90), 100, reply=[1, 2], marks=marks, session_id=f"{number}", calls=())
         finish(lone)
         assert len(lone.scheduler.tracker.pins) == 1, "after an answer nothing would be kept"

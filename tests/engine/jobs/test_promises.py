@@ -8,7 +8,7 @@ from tool_runtime.learning.ttl import RELEASE, Hold
 
 
 def promise(promises: Promises, turn: str, keep_s: float = 10.0) -> None:
-    promises.finished("me", turn, Expected(keep_s=keep_s), 0)
+    promises.finished("me", turn, Expected(kv_retention_ttl_seconds=keep_s), 0)
 
 
 def test_a_hold_lasts_as_long_as_promised_and_no_longer() -> None:
@@ -30,19 +30,19 @@ def test_credit_is_lost_by_the_majority_and_won_back() -> None:
         promise(promises, f"late {turn}")
         promises.returned(f"late {turn}", 21.0)
     assert promises.believes("me"), "half of eight"
-    promises.finished("me", "", Expected(tokens=100), 201)
+    promises.finished("me", "", Expected(expected_output_length=100), 201)
     assert not promises.believes("me")
     assert promises.believes("other")
-    promises.finished("me", "", Expected(tokens=100), 200)
+    promises.finished("me", "", Expected(expected_output_length=100), 200)
     assert not promises.believes("me")
     for _ in range(4):
-        promises.finished("me", "", Expected(tokens=100), 5)
+        promises.finished("me", "", Expected(expected_output_length=100), 5)
     assert promises.believes("me")
 
 
 def test_who_was_never_to_come_back_breaks_it_by_coming() -> None:
     promises = Promises()
-    promises.finished("me", "a", Expected(resumes=False, keep_s=9.0), 0)
+    promises.finished("me", "a", Expected(expected_resume=False, kv_retention_ttl_seconds=9.0), 0)
     promises.returned("a", 0.1)
     promises.returned("a", 0.1)
     assert not promises.believes("me")
@@ -53,9 +53,9 @@ def test_priorities_and_deadlines_hurry_by_ten_seconds_at_most() -> None:
         Expected(),
         Expected(priority=3),
         Expected(priority=10**9),
-        Expected(priority=-(10**9), deadline_s=0.0),
-        Expected(deadline_s=0.0),
-        Expected(deadline_s=4.0, priority=2),
-        Expected(deadline_s=600.0),
+        Expected(priority=-(10**9), deadline_seconds=0.0),
+        Expected(deadline_seconds=0.0),
+        Expected(deadline_seconds=4.0, priority=2),
+        Expected(deadline_seconds=600.0),
     ]
     assert [each.hurry_s for each in told] == [0.0, 3.0, MAX_HURRY_S, -MAX_HURRY_S, MAX_HURRY_S, 8.0, 0.0]
