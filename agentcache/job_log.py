@@ -48,7 +48,9 @@ class JobLog(Outbox[bytes]):
         make_id = self._names.make_id
         line = {"engine": self._rank, "job": make_id(job), **summary}
         # Clients may call an agent by its session.
-        named = {"session": session} if self._names.are_told else {"threads": [*map(make_id, summary["threads"])]}
+        parents = [name and make_id(name) for name in summary["parents"]]
+        hidden = {"threads": [*map(make_id, summary["threads"])], "parents": parents}
+        named = {"session": session} if self._names.are_told else hidden
         self.put(json.dumps(line | named).encode() + b"\n")
 
     def _append(self, lines: list[bytes]) -> None:

@@ -17,7 +17,7 @@ from agentcache.errors import InputError
 from agentcache.job_log import JobLog, JobNames, check_logs
 
 KEY = b"secret"
-SUMMARY = {"version": 1, "prompt_tokens": 100, "threads": ["private-agent"]}
+SUMMARY = {"version": 1, "prompt_tokens": 100, "threads": ["private-agent"], "parents": ["above"]}
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -35,6 +35,12 @@ QUESTIONS_ARGUMENT = "agentcache_questions"
 # Beside it where the client says which of its session's agents asks: that one's id.
 AGENT_ARGUMENT = "agentcache_agent"
 
+# Beside it the agent that began that one, which is none for the main agent's.
+PARENT_ARGUMENT = "agentcache_parent"
+
+# Beside it what the client's `agentic_context` expects of the request (`marks.Expected`).
+EXPECTED_ARGUMENT = "agentcache_expected"
+
 # Beside it where a response goes on from another: that one's id.
 CONTINUES_ARGUMENT = "agentcache_continues"
 

@@ -8,7 +8,19 @@ from datetime import UTC, datetime
 from pydantic import with_config
 
 from agentcache.engine.waits import WaitReason
-from tool_runtime.learning.job_entry import JobEntry
+from tool_runtime.learning.job_entry import AgentState, JobEntry
+
+
+@with_config(extra="forbid")
+@dataclass(slots=True, kw_only=True)
+class AgentView:
+    """A sub-agent of a job; one that the main agent has begun has no parent."""
+
+    name: str
+    parent: str | None
+    began_s: float
+    turns: int
+    state: AgentState
 
 
 @with_config(extra="forbid")
@@ -38,6 +50,7 @@ class JobSummary:
     gpu_s: float = 0.0
     request_ids: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
+    parents: list[str | None] = field(default_factory=list)
 
     def end(self, entry: JobEntry, cause: str, finished_s: float, now_s: float, time_s: float) -> None:
         """End at `now_s`, which is `time_s` seconds since 1970; the last reply was complete at `finished_s`."""

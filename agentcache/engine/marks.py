@@ -15,7 +15,9 @@ from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     CALLS_ARGUMENT,
     CONTINUES_ARGUMENT,
+    EXPECTED_ARGUMENT,
     LEFT_ARGUMENT,
+    PARENT_ARGUMENT,
     QUESTIONS_ARGUMENT,
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
@@ -132,6 +134,51 @@ def read_agent(request: Request) -> str | None:
     """Read which agent of its session has sent the request; None where its client does not say."""
     agent = read_mark(request.sampling_params, AGENT_ARGUMENT)
     return agent if isinstance(agent, str) else None
+
+
+def read_parent(request: Request) -> str | None:
+    """Read which agent of its session has begun the one that asks; None for the main one, or where nobody says."""
+    parent = read_mark(request.sampling_params, PARENT_ARGUMENT)
+    return parent if isinstance(parent, str) else None
+
+
+class Expected(NamedTuple):
+    """What a client expects of a request, in vllm-router's words; None where it does not say.
+
+    A larger `priority` is more urgent. `deadline_seconds` are from its arrival to its beginning,
+    `kv_retention_ttl_seconds` from its end until its agent asks again.
+    """
+
+    blocks_parent: bool | None = None
+    expected_resume: bool | None = None
+    kv_retention_ttl_seconds: float | None = None
+    deadline_seconds: float | None = None
+    expected_output_length: int | None = None
+    priority: int = 0
+
+    @property
+    def hurry_s(self) -> float:
+        """The seconds by which the request's job counts as older than it is, at most ten either way."""
+        late_s = MAX_HURRY_S if self.deadline_seconds is None else self.deadline_seconds
+        hurry_s = self.priority + max(0.0, MAX_HURRY_S - late_s)
+        return max(-MAX_HURRY_S, min(MAX_HURRY_S, hurry_s))
+
+
+# Beside the seniority of jobs and the patience of requests, which no client changes.
+MAX_HURRY_S = 10.0
+
+
+def tells_more(request: Request) -> bool:
+    """Tell whether a request names a sub-agent or tells what to expect of it."""
+    names = AGENT_ARGUMENT, EXPECTED_ARGUMENT
+    return request.priority != 0 or any(read_mark(request.sampling_params, name) is not None for name in names)
+
+
+def read_expected(request: Request) -> Expected:
+    """Read what the API server told, and vLLM's own priority, of which a smaller one is more urgent."""
+    told = read_mark(request.sampling_params, EXPECTED_ARGUMENT)
+    known = Expected(**told) if isinstance(told, dict) and told.keys() <= set(Expected._fields) else Expected()
+    return known if known.priority else known._replace(priority=-request.priority)
 
 
 def read_predecessor(request: Request) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.waits import WaitReason
@@ -134,6 +135,13 @@ class Hooks:
 def request_ids(outputs: Mapping[int, EngineCoreOutputs]) -> Iterator[str]:
     """Yield the requests that a step gives something to."""
     return (output.request_id for client in outputs.values() for output in client.outputs)
+
+
+def mark_answers(outputs: Mapping[int, EngineCoreOutputs], answered: Collection[str]) -> None:
+    """Tell clients which of the requests that a step ends were answered. Data-parallel ones alone get those."""
+    for each in outputs.values():
+        if each.finished_requests:
+            each.finished_requests |= {name + ANSWER_MARK for name in each.finished_requests.intersection(answered)}
 
 
 logger = init_logger("vllm.agentcache")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentcache.engine.marks import SentPrompt, client_id, read_agent
+from agentcache.engine.marks import Expected, SentPrompt, client_id, read_agent
 from agentcache.engine.views import TurnView
 from agentcache.engine.vllm.types import PrefillStats, Request
 from agentcache.engine.waits import WaitReason
-from tool_runtime.learning.job_entry import JobEntry
+from tool_runtime.learning.job_entry import Agent, JobEntry
 
 # Of what is kept of all jobs' turns, in each of two tables. Clients decide how large a turn is; it counts for so much
 # that at most 1,024 are kept.
@@ -61,6 +62,21 @@ class Overlap(NamedTuple):
         return False if self.end.is_in(prompt, self.diverged_at // block_size, block_size) else None
 
 
+class Told(NamedTuple):
+    """The sub-agent that asks, None for the main agent, and what its client expects.
+
+    `behind` requests of its job's sub-agents are in the engine, `since_s` is from when on it counts, if not its job.
+    """
+
+    agent: Agent | None = None
+    expected: Expected = Expected()
+    behind: int = 0
+    since_s: float = -math.inf
+
+
+NOTHING_TOLD = Told()
+
+
 class QueuePriority(NamedTuple):
     """Lower ones are served first. A request's priority stays the same while it waits.
 
@@ -101,6 +117,7 @@ class RequestState:
     looked at last, of which others that ran had `used_blocks`, and `kept_tokens` the tokens that were in either
     cache. Load control looks at it again at `look_again_s`, and has held it if `was_held`. `repeats_reply`: the job's
     prompts are likely to have the replies before them. `has_run`: it was admitted, and is perhaps preempted since.
+    `told` is what its client tells of it.
     """
 
     request: str
@@ -113,6 +130,7 @@ class RequestState:
     left_s: float
     repeats_reply: bool
     waits: Waits
+    told: Told
     kept_blocks: int = 0
     used_blocks: int = 0
     kept_tokens: int = 0

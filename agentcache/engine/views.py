@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
-from agentcache.engine.job_summary import JobSummary
+from agentcache.engine.job_summary import AgentView, JobSummary
 from agentcache.engine.waits import WaitReason
 
 
@@ -154,9 +154,7 @@ class PinView(View):
     blocks_left: int
     value_s: float = Field(description="seconds that it was expected to save")
     ended_s: float | None = Field(description="None while it lives")
-    cause: str | None = Field(
-        description="of its end: returned, expired, budget, pressure, reset, job over or released"
-    )
+    cause: str | None = Field(description="of its end: returned, expired, budget, pressure, reset, job over, released")
 
 
 class JobView(View):
@@ -173,6 +171,7 @@ class JobView(View):
     running: int = Field(description="requests of it in the engine now")
     waits_for: tuple[str, ...] = Field(description="tools that are out; a turn without calls waits for its human")
     is_over: bool
+    agents: tuple[AgentView, ...] = Field(default=(), description="its sub-agents, as they began, 64 at most")
     pins: tuple[PinView, ...] = Field(description="the latest, oldest first")
     hits: dict[HitPlace, int] = Field(default={}, description="as of its turns, of all of them")
     evicted_from: dict[LossCause, int] = Field(default={}, description="as of its turns, of all of them")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +16,8 @@ from urllib.parse import quote
 from starlette.datastructures import Headers
 
 from agentcache.engine.vllm.base import VLLMValidationError
+from agentcache.front_end.agentic_context import AgenticContext, read_context
+from agentcache.front_end.family_roots import FamilyRoots
 
 # The header that vLLM reads.
 SESSION_HEADER = "X-Session-ID"
@@ -32,8 +34,12 @@ CLIENT_HEADERS = (
 # Under which clients name the agent of a session that sends a request, in the same way. A main agent may have none.
 AGENT_HEADERS = (
     "x-claude-code-agent-id",  # of Claude Code's sub-agents, 2.1.139 or newer
-    "thread-id",  # Codex, whose sub-agents share its session-id
+    "thread-id",  # Codex, whose sub-agents share its session-id; its main agent's is that
 )
+# Beside it, the agent that has begun that one.
+PARENT_AGENT_HEADERS = ("x-claude-code-parent-agent-id", "x-codex-parent-thread-id")
+# Of clients whose sub-agents have sessions of their own, the session that has begun this one.
+PARENT_HEADERS = ("x-dynamo-parent-session-id", "x-parent-session-id")  # Dynamo; OpenCode
 MAX_SESSION_CHARACTERS = 4096
 
 # OpenAI's prompt_cache_key may be one for all requests of an application; Codex's is a conversation's UUID.
@@ -47,9 +53,16 @@ _MESSAGES = "/v1/messages"
 class SessionRequest:
     """What an HTTP request tells of its session: by its headers, and by its body once that is read."""
 
-    def __init__(self, headers: Headers) -> None:
-        self.agent = _find_agent(headers)
-        """Which of its session's agents sends it, if its client says so."""
+    def __init__(self, headers: Headers, roots: FamilyRoots | None = None) -> None:
+        """`roots` has the sessions of sub-agents."""
+        self.agent = _read_first(headers, AGENT_HEADERS)
+        """Which of its session's agents sends it, if its client says so; None for the main one."""
+        self.parent = _read_first(headers, PARENT_AGENT_HEADERS)
+        """The agent that has begun that one; None for the main one."""
+        self.context: AgenticContext | None = None
+        """What its client tells by vllm-router's contract."""
+        self._parent_session = _read_first(headers, PARENT_HEADERS)
+        self._roots = FamilyRoots() if roots is None else roots
         self.message: Mapping[str, Any] | None = None
         """The body of an Anthropic message, which vLLM makes a chat of; None in other requests."""
         # With the cache salts of their requests: the body has the salt, and may name another session than the headers.
@@ -61,7 +74,8 @@ class SessionRequest:
         self._other: str | None = None
 
     def read_body(self, body: Mapping[str, Any], path: str) -> None:
-        """Read the body, parsed and no more, of a request that goes to `path`."""
+        """Read the body, parsed and no more, of a request that goes to `path`; take the contract out of it."""
+        self.context = read_context(body.get("vllm_xargs"))
         self._other = _find_cache_key(body.get("prompt_cache_key"))
         if path == _MESSAGES:
             self.message = body
@@ -69,21 +83,38 @@ class SessionRequest:
             self._other = _find_user_session(body.get("metadata"))
 
     def name_session(self, request: Any, found: str | None) -> str | None:
-        """Return and note the session of a valid request."""
+        """Return and note the session of a valid request, that of its family where a sub-agent has its own."""
         if self._of_message is not None:
             _check_text(self._of_message)
-        session = self._of_message or request.session_id or self._session or found or self._other
+        context = self.context or AgenticContext()
+        session = context.session or self._of_message or request.session_id or self._session or found or self._other
         if not session:
             return None
         session = bound_session(_check_text(session))
         self.found.add((session, request.cache_salt))
-        return session
+        return self._join_family(session, context, request.cache_salt)
+
+    def _join_family(self, session: str, context: AgenticContext, tenant: str | None) -> str:
+        """Return the session of the family; note who asks there, and for whom."""
+        parent = context.parent or (None if context.session else self._parent_session)
+        parent = parent and bound_session(parent)
+        root = self._roots.find(session, parent, tenant, context.root_program_id)
+        names: tuple[str | None, str | None]
+        if root != session:
+            names = session, parent or self.parent
+        elif context.agent_id is not None:
+            names = context.agent_id, context.parent_agent_id
+        else:
+            names = self.agent, self.parent
+        # The main agent has no name of its own there.
+        self.agent, self.parent = (None if name == root else name for name in names)
+        return root
 
     def read_session(self, found: str, tenant: str | None) -> str:
         """Return the session that vLLM has found in the headers, as text, and note it."""
         session = self._session if found == self.header else found
         self.found.add((session, tenant))
-        return session
+        return self._join_family(session, AgenticContext(), tenant)
 
 
 # None where no request of our API server is in progress.
@@ -105,9 +136,9 @@ def _find_header(headers: Headers) -> str | None:
     return next((session for name in CLIENT_HEADERS if (session := headers.get(name))), None)
 
 
-def _find_agent(headers: Headers) -> str | None:
-    """Find the agent of its session that sends a request, None where its client does not say."""
-    return next((read_header(agent) for name in AGENT_HEADERS if (agent := headers.get(name, "").strip())), None)
+def _read_first(headers: Headers, names: Iterable[str]) -> str | None:
+    """Read the first of these headers that is there and not empty."""
+    return next((read_header(value) for name in names if (value := headers.get(name, "").strip())), None)
 
 
 def read_header(value: str) -> str:

@@ -11,7 +11,15 @@ from copy import copy
 from functools import cache
 from typing import Any
 
-from agentcache.engine.constants import AGENT_ARGUMENT, ANSWER_MARK, CALLS_ARGUMENT, FILL_MARK, REPLY_ARGUMENT
+from agentcache.engine.constants import (
+    AGENT_ARGUMENT,
+    ANSWER_MARK,
+    CALLS_ARGUMENT,
+    EXPECTED_ARGUMENT,
+    FILL_MARK,
+    PARENT_ARGUMENT,
+    REPLY_ARGUMENT,
+)
 from agentcache.engine.marks import shorten
 from agentcache.engine.vllm.base import VLLMValidationError
 from agentcache.engine.vllm.engine import InputProcessor
@@ -61,8 +69,17 @@ def _describe(request: Any, asked: SessionRequest | None) -> dict[str, Any]:
         marks = describe_response(request)
     else:
         return {}
-    if asked is not None and asked.agent is not None:
-        marks[AGENT_ARGUMENT] = shorten(asked.agent)
+    if asked is not None:
+        marks |= _describe_agent(asked)
+    return marks
+
+
+def _describe_agent(asked: SessionRequest) -> dict[str, Any]:
+    """Build the marks of who asks, for whom, and what its client expects."""
+    names = {AGENT_ARGUMENT: asked.agent, PARENT_ARGUMENT: asked.agent and asked.parent}
+    marks: dict[str, Any] = {argument: shorten(name) for argument, name in names.items() if name is not None}
+    if asked.context is not None and asked.context.expected:
+        marks[EXPECTED_ARGUMENT] = asked.context.expected
     return marks
 
 

@@ -149,6 +149,12 @@ class TurnCost:
         """Return what a prompt costs of which the first `kept_tokens` are cached."""
         return self.of_end(tokens, (tokens - kept_tokens) / self.block_size)
 
+    def of_hold(self, tokens: int, at_stake: int) -> dict[str, float]:
+        """Return what it costs to lose these blocks at the end of so many tokens, what all cost, and their share."""
+        # Windows and states are beside the blocks that keep all tokens.
+        loss_s = self.of_end(tokens, min(at_stake, tokens // self.block_size))
+        return {"loss_s": loss_s, "prefill_s": self.of_whole(tokens), "share": self.share(at_stake)}
+
     def share(self, blocks: int) -> float:
         """Return the share of the cache that so many blocks are."""
         return blocks / self.num_blocks
@@ -170,9 +176,13 @@ class RequestCost:
     prefill: TurnCost
     step_s: float
 
-    def find(self, request: SizedRequest, kept_tokens: int) -> float:
-        """Return the most that the request takes, served alone, of which so many tokens are cached."""
-        return self.of_turn(kept_tokens, request.num_tokens - kept_tokens, request.max_tokens)
+    def find(self, request: SizedRequest, kept_tokens: int, expected_tokens: int | None = None) -> float:
+        """Return the most that the request takes, served alone, of which so many tokens are cached.
+
+        Its reply has as many tokens as it may have, or as are expected.
+        """
+        reply = request.max_tokens if expected_tokens is None else min(request.max_tokens, expected_tokens)
+        return self.of_turn(kept_tokens, request.num_tokens - kept_tokens, reply)
 
     def of_turn(self, cached_tokens: int, computed_tokens: int, output_tokens: int) -> float:
         """Return what a turn took, had it been served alone, which computed so many tokens behind cached ones."""

@@ -13,6 +13,7 @@ from agentcache.engine.vllm.base import init_logger
 from agentcache.engine.vllm.serving import validate_json_request
 from agentcache.errors import in_one_line
 from agentcache.front_end.client_sessions import SESSION_HEADER, SessionRequest, asking
+from agentcache.front_end.family_roots import FamilyRoots
 from agentcache.front_end.request_marks import refuse_marks
 from agentcache.server.access import needs_key
 from agentcache.server.job_reader import JobReader
@@ -54,6 +55,7 @@ class SessionHeaders:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._roots = FamilyRoots()
         # A task without a reference may be garbage-collected before it is done.
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -66,7 +68,7 @@ class SessionHeaders:
             await _refuse_headers(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        asked = SessionRequest(headers)
+        asked = SessionRequest(headers, self._roots)
         if asked.header and asked.header != headers.get(SESSION_HEADER):
             scope = {**scope, "headers": _name_session(scope["headers"], asked.header)}
         is_final = _is_final(headers) and needs_key(scope)

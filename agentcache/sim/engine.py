@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcache.engine.blocks.evictor_inputs import find_cost_model
-from agentcache.engine.constants import AGENT_ARGUMENT, CALLS_ARGUMENT, REPLY_ARGUMENT
+from agentcache.engine.constants import AGENT_ARGUMENT, CALLS_ARGUMENT, PARENT_ARGUMENT, REPLY_ARGUMENT
 from agentcache.engine.marks import write_forced_calls
 from agentcache.engine.observe.misses import MissLog
 from agentcache.engine.scheduler import AgentScheduler
@@ -158,15 +158,18 @@ class SimulatedEngine:
         calls: Sequence[ToolCall] = (),
         *,
         agent: str | None = None,
+        parent: str | None = None,
     ) -> None:
         """Add a request for `prompt` to be answered with `reply`, both token ids, which stands for these calls.
 
-        `agent` is the one of the session that asks, None for the main one.
+        `agent` is the one of the session that asks, and `parent` the one that has begun it, None for the main one.
         """
         now_s = self.clock.now()
         dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_forced_calls(calls)}
         if agent is not None:
             dictated[AGENT_ARGUMENT] = agent
+        if parent is not None:
+            dictated[PARENT_ARGUMENT] = parent
         params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
         hash_blocks = self._known_hashes.hash_blocks
         request = Request(

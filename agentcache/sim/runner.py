@@ -175,8 +175,9 @@ class SimulationRunner:
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
         number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
+        parent = None if job.start is None else job.start.parent
         self._engines[number].add(
-            run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls, agent=job.thread
+            run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls, agent=job.thread, parent=parent
         )
 
     def _end_step(self, engine: SimulatedEngine) -> None:

@@ -24,7 +24,9 @@ from agentcache.engine.constants import (
     AGENT_ARGUMENT,
     ANSWER_MARK,
     CALLS_ARGUMENT,
+    EXPECTED_ARGUMENT,
     FILL_MARK,
+    PARENT_ARGUMENT,
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
@@ -152,12 +154,17 @@ def test_marking_twice_wraps_once() -> None:
 
 
 def test_the_agent_that_asks_is_told(processor: InputProcessor) -> None:
-    asked = SimpleNamespace(agent="x" * 1000, message=None, name_session=lambda _, found: found)
+    expected = SimpleNamespace(expected={"priority": 3})
+    asked = SimpleNamespace(
+        agent="x" * 1000, parent="above", context=expected, message=None, name_session=lambda _, found: found
+    )
     token = asking.set(asked)  # type: ignore[arg-type]
     params = send(processor, make_chat()).sampling_params
     asking.reset(token)
     assert params is not None
-    assert (params.extra_args or {})[AGENT_ARGUMENT].startswith("sha256:")
+    told = params.extra_args or {}
+    assert told[AGENT_ARGUMENT].startswith("sha256:")
+    assert (told[PARENT_ARGUMENT], told[EXPECTED_ARGUMENT]) == ("above", {"priority": 3})
     params = send(processor, make_chat()).sampling_params
     assert params is not None
     assert AGENT_ARGUMENT not in (params.extra_args or {})

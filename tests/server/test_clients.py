@@ -286,3 +286,47 @@ def test_pydantic_ai_is_one_job_without_a_name(server: Server) -> None:
     with dictate([server.encoder.encode(CALLS), server.encoder.encode(ANSWER)]):
         assert asyncio.run(run()) == "It rains in Oslo."
     check_two_turns(find_new_job(server, before))
+
+
+@pytest.mark.parametrize(
+    ("door", "names"),
+    [
+        (Chat(), lambda root, child: {"X-Session-ID": child, "x-parent-session-id": root}),
+        (Responses(), lambda root, child: {"session-id": root, "thread-id": child, "x-codex-parent-thread-id": root}),
+        (Messages(), lambda root, child: {"x-claude-code-session-id": root, "x-claude-code-agent-id": child}),
+        (Chat(), lambda root, child: {"x-dynamo-session-id": child, "x-dynamo-parent-session-id": root}),
+    ],
+    ids=["opencode", "codex", "claude code", "dynamo"],
+)
+def test_a_sub_agent_is_a_part_of_its_family_s_job(server: Server, door: Door, names: Any) -> None:
+    root, child = str(uuid4()), str(uuid4())
+    main = {name: root for name in names(root, child) if "parent" not in name and "agent" not in name}
+    server.post(door, door.first(root), CALLS, headers=main)
+    server.post(door, door.first(child), ANSWER, headers=names(root, child))
+    (job,) = server.find_jobs(root)
+    assert [turn["thread"] for turn in job["turns"]] == [None, child]
+    assert [(agent["name"], agent["parent"], agent["state"]) for agent in job["agents"]] == [(child, None, "waiting")]
+    server.post(door, door.second(root, "I will look."), ANSWER, headers=main)
+    (job,) = server.find_jobs(child)
+    assert (job["session"], job["agents"][0]["state"], job["waits_for"]) == (root, "over", [])
+
+
+def test_the_routers_contract_is_read_at_every_door(server: Server) -> None:
+    root = str(uuid4())
+    for number, door in enumerate((Chat(), Responses(), Messages())):
+        context = {
+            "program_id": f"{root}:{number}",
+            "expected_resume": True,
+            "kv_retention_ttl_seconds": 5,
+            "priority": 3,
+        }
+        context |= {"parent_program_id": f"{root}:{number - 1}"} if number else {}
+        forced = {REPLY_ARGUMENT: server.encoder.encode(ANSWER)}
+        for told, status in ((context, 200), (json.dumps(context), 200), ({**context, "deadline": -1}, 400)):
+            body = {**door.first(f"{number}"), "model": "tiny", "vllm_xargs": {**forced, "agentic_context": told}}
+            answer = httpx.post(f"{server.url}{door.path}", json=body, headers=AUTHORIZED, timeout=60)
+            assert answer.status_code == status, answer.text
+        assert "agentic_context.deadline" in answer.text
+    (job,) = server.find_jobs(f"{root}:0")
+    assert [(agent["name"][-2:], (agent["parent"] or "")[-2:]) for agent in job["agents"]] == [(":1", ""), (":2", ":1")]
+    assert len([pin for pin in job["pins"] if pin["ended_s"] is None]) > 0

@@ -80,3 +80,22 @@ def test_what_is_used_again_is_worth_as_much_as_before(tiny_model_path: str) -> 
     assert len(left) > 5
     assert set(copies[: len(left)]) != set(left)
     finish(lone)
+
+
+def test_what_an_agent_that_is_over_had_alone_goes_first(tiny_model_path: str) -> None:
+    lone = make_tiered(tiny_model_path)
+    main = work(lone, "s", 1)
+    kind = ("s", tokens_of(5, 60))
+    chats = []
+    for name in ("a", "b"):
+        begun = do(lone, f"{name} 0", [kind, ("u", tokens_of(ord(name), 20))], agent=name)
+        chats.append(do(lone, f"{name} 1", [*begun, ("t", tokens_of(110, 60))], agent=name, is_answer=True))
+    push_out(lone, 1, 2, 3, 4)
+    do(lone, "main", [*main, ("t", tokens_of(109, 30))])
+    lone.scheduler.frees.step()
+    one, two = (find_hashes(lone, chat) for chat in chats)
+    copies = list_copies(lone)
+    own = [block for block in copies if block in set(two) - set(one)]
+    assert len(own) > 2
+    shared = [copies.index(block) for block in copies if block in set(one) & set(two)]
+    assert max(map(copies.index, own)) < min(shared), "what its kind begins with stays"

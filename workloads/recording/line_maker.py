@@ -36,6 +36,7 @@ class RecordedRequest:
     hashes: Sequence[bytes] = ()
     session: str | None = None
     thread: str | None = None
+    parent: str | None = None
     tools: Sequence[str] = ()
     end: End = "failed"
 
@@ -69,6 +70,7 @@ class LineMaker:
             reply_ids=ids[blocks:],
             session=None if session is None else self._session_id(session),
             thread=None if thread is None else self._thread_id(thread),
+            parent=None if request.parent is None else self._thread_id(request.parent),
             ttft_ms=None if first_s is None else _milliseconds(first_s - arrived_s),
             latency_ms=_milliseconds(request.ended_s - arrived_s),
             cached_length=request.cached_tokens or 0,

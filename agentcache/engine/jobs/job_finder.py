@@ -120,6 +120,10 @@ class JobFinder:
         self._note_prompt(request, prompt, job, turn)
         self._chains.note(turn, prompt, job=job)
 
+    def leave(self, turn: str, shared_tokens: int) -> None:
+        """Note that nothing goes on from the turn, whose first tokens others have as well."""
+        self._chains.leave(turn, shared_tokens // self._block_size)
+
     def forget(self, job: str) -> None:
         """Forget a job that is over."""
         self._owners.forget(job)
@@ -132,7 +136,7 @@ class JobFinder:
     def find_jobs(
         self, session: str, tenants: Collection[str | None] | None, ended: Collection[JobEntry] = ()
     ) -> list[JobEntry]:
-        """Find jobs by their session; where none has this name, the job of the reply that has it as its id.
+        """Find jobs by their session, or a sub-agent's; where none has it, the job of the reply that has it as its id.
 
         They are in the table or, behind those, among the `ended` that have left it.
         """
@@ -140,9 +144,17 @@ class JobFinder:
         client_session = bounded_id(session)
         known = *self._jobs.find(session), *(entry for entry in ended if entry.client_session == client_session)
         jobs = [entry for entry in known if named is None or entry.session in named]
+        jobs = jobs or self._find_families(session, tenants)
         if jobs or (owner := self._replies.find(session, tenants)) is None:
             return jobs
         return [entry for entry in (self._jobs.get(owner.session), *ended) if entry and entry.session == owner.session]
+
+    def _find_families(self, session: str, tenants: Collection[str | None] | None) -> list[JobEntry]:
+        """Find the jobs in which a sub-agent has this session, or this name."""
+        jobs = [entry for entry in self._jobs.jobs if shorten(session) in entry.agents]
+        if tenants is None:
+            return jobs
+        return [entry for entry in jobs if entry.session in {job_name(entry.client_session, salt) for salt in tenants}]
 
     def _find_owner(self, request: Request) -> tuple[ChainOwner | None, FoundBy]:
         owner = self._find_predecessor(request)

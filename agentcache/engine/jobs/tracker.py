@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from agentcache._evictor import FreeContext
 from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
-from agentcache.engine.constants import ANSWER_MARK
+from agentcache.engine.jobs.family import FamilyBooks
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.marks import is_search_step, shorten, tenant_name
+from agentcache.engine.marks import is_search_step, shorten, tells_more, tenant_name
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import JobStats, end_turn, find_places
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, find_priority
-from agentcache.engine.parts import Observers, Part, request_ids
+from agentcache.engine.parts import Observers, Part, mark_answers, request_ids
 from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
-from agentcache.engine.request_state import QueuePriority, RequestState, Waits, begin_turn, note_admission
+from agentcache.engine.request_state import NOTHING_TOLD, QueuePriority, RequestState, Waits, begin_turn, note_admission
 from agentcache.engine.vllm.types import EngineCoreOutputs, KVCacheBlock, Request
 from agentcache.engine.vllm.workers import KVConnectorBase_V1
 from agentcache.engine.waits import WaitReason
@@ -65,6 +65,7 @@ class JobTracker(Part):
         self.changes_guard = self.observers.guard("prompt_changes", self.changes.clear)
         self._places_guard = self.observers.guard("hit_places")
         self.finder = JobFinder(self.hash_block_size, self.runtime.jobs)
+        self.families = FamilyBooks(self.finder, self.pins)
         self._without_token: set[str] = set()
         # Of the requests that ended in this step those whose replies were whole and called no tool.
         self._answered: set[str] = set()
@@ -91,9 +92,13 @@ class JobTracker(Part):
         entry = self.runtime.jobs.get(job)
         assert entry is not None, "jobs with requests stay in the table"
         turn = begin_turn(request, entry, overlap.diverged_at, now_s)
-        priority = find_priority(self.runtime_policy.order, entry.arrival_s, now_s, pinned=pinned)
-        repeats = self.finder.repeats_reply(request, overlap)
-        state = RequestState(name, entry, turn, priority, pinned, continues, overlap, left_s, repeats, Waits(now_s))
+        is_told = entry.agents or self.families.promises.given or tells_more(request)
+        told = self.families.hear(request, entry, gap) if is_told else NOTHING_TOLD
+        since_s, hurry_s = max(entry.arrival_s, told.since_s), told.expected.hurry_s
+        order, behind = self.runtime_policy.order, told.behind
+        priority = find_priority(order, since_s, now_s, pinned=pinned, behind=behind, hurry_s=hurry_s)
+        repeats, waits = self.finder.repeats_reply(request, overlap), Waits(now_s)
+        state = RequestState(name, entry, turn, priority, pinned, continues, overlap, left_s, repeats, waits, told)
         if overlap.diverged_at is not None:
             turn.change = self.changes_guard.ask(None, self.changes.explain, request, overlap, continues)
         self.states[request.request_id] = state
@@ -129,6 +134,8 @@ class JobTracker(Part):
             now_s - turn.arrived_s, self.turn_cost.of_lost(state.overlap.shared_tokens, turn.recomputed_tokens)
         )
         self.waiting.admitted(request, state, now_s)
+        if state.told.agent is not None:
+            self.families.admitted(state, state.told.agent)
         self._end_return(state)
 
     def begins_job(self, request: Request) -> bool:
@@ -148,11 +155,7 @@ class JobTracker(Part):
                 self._without_token.discard(request_id)
                 self.states[request_id].turn.first_token_s = self.clock()
         if self._answered:
-            for each in outputs.values():
-                # Data-parallel clients alone get finished requests.
-                if each.finished_requests:
-                    answered = self._answered & each.finished_requests
-                    each.finished_requests |= {name + ANSWER_MARK for name in answered}
+            mark_answers(outputs, self._answered)
             self._answered.clear()
 
     def on_free(
@@ -246,22 +249,25 @@ class JobTracker(Part):
             lambda: self.stats.add_turn(job, end_turn(state, request, calls, self.clock()), request.trace_headers)
         )
         self.finder.note_reply(request, job, state.request)
+        if (agent := state.told.agent) is not None:
+            agent.running -= 1
         if not whole:
             self.runtime.failed(job, state.request)
             self.finder.note_cut(request, job, state.request)
             return UNKNOWN, None
-        if is_answer(request, calls):
+        if agent is None and is_answer(request, calls):
             self._answered.add(request.request_id)
-        prompt_tokens = request.num_prompt_tokens
-        prompt = request.block_hashes[: prompt_tokens // self.hash_block_size]
-        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
+        tokens = request.num_prompt_tokens
+        prompt = request.block_hashes[: tokens // self.hash_block_size]
+        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=tokens, prompt=prompt, agent=agent)
         if pending is None:
             self.finder.forget(job)
             return OVER, None
         self.finder.note_turn(request, job, state.request)
         if self.changes.shows_text:
             self.changes_guard.tell(self.changes.note, request, state.request, state.continues)
-        return self.finish_classes.number(pending.key), pending.key
+        goes_on = state.told is NOTHING_TOLD or self.families.finished(request, state, pending)
+        return self.finish_classes.number(pending.key), pending.key if goes_on else None
 
     def _end_return(self, state: RequestState) -> None:
         if self.pins is not None and state.continues is not None:
@@ -273,18 +279,12 @@ class JobTracker(Part):
         if self.pins is None:
             return None
         # Live pins outlive the request, and must not keep it alive.
-        tokens = request.num_tokens
+        tokens, turn, promises = request.num_tokens, state.request, self.families.promises
 
         def decide(age_s: float, at_stake: int) -> Hold:
-            return self.runtime.decide_hold(
-                key,
-                age_s=age_s,
-                # Windows and states are beside the blocks that keep all tokens.
-                loss_s=self.turn_cost.of_end(tokens, min(at_stake, tokens // self.turn_cost.block_size)),
-                prefill_s=self.turn_cost.of_whole(tokens),
-                share=self.turn_cost.share(at_stake),
-                queued=self.count_waiting() > 0,
-            )
+            costs, queued = self.turn_cost.of_hold(tokens, at_stake), self.count_waiting() > 0
+            hold = self.runtime.decide_hold(key, age_s=age_s, queued=queued, **costs)
+            return promises.lengthen(turn, hold, age_s, costs["loss_s"]) if turn in promises.given else hold
 
         pin = self.pins.begin(
             state.request,

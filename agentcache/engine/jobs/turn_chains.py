@@ -175,6 +175,12 @@ class TurnChains:
         if first < len(chain):
             self.left.append(LeftBranch(first, [chain[block] for block in range(first, len(chain))]))
 
+    def leave(self, request: str, first: int) -> None:
+        """Note that nothing goes on from the turn, whose blocks before `first` are others' as well."""
+        turn = self._turns.pop(request, _UNKNOWN)
+        if turn.chain is not None and first < len(turn.chain):
+            self._leave(turn.chain, first)
+
     def forget(self, job: str) -> None:
         """Forget the turns of a job that is over."""
         for request in [request for request, turn in self._turns.items() if turn.job == job]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from agentcache.config import AgentCacheConfig
 from agentcache.config_reader import CONFIG_KEY
-from agentcache.engine.marks import is_search_step, job_name, read_agent
+from agentcache.engine.marks import is_search_step, job_name, read_agent, read_parent
 from agentcache.engine.parts import Part, request_ids
 from agentcache.engine.replies.ended_reply import (
     MAX_TOKENS,
@@ -124,7 +124,8 @@ class RequestRecorder(Part):
             running.first_token_s = running.ended_s
         running.prompt_tokens, running.output_tokens = request.num_prompt_tokens, request.num_output_tokens
         running.hashes = request.block_hashes[self._hashes_per_block - 1 :: self._hashes_per_block]
-        running.session, running.thread = self._name_job(request), read_agent(request)
+        running.session = self._name_job(request)
+        running.thread, running.parent = read_agent(request), read_parent(request)
         running.end = "length" if is_made_up(request) else _ENDS[describe_status(request)]
         self._writer.write(running, self._find_calls(request) if is_whole(request) else None)
 

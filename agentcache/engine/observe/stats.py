@@ -57,7 +57,7 @@ def end_turn(state: RequestState, request: Request, calls: Sequence[ToolKey], no
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job, beside what the job table knows of it.
+    """One job, beside what the job table knows of it. `has_main`: its main agent has had a turn.
 
     `asked_s` is the arrival of the first request since the job's last answer, None while there is none. `session` is as
     the client spells it, None if it names none or one of more than 256 characters. `turns` and `pins` are the latest,
@@ -65,6 +65,7 @@ class JobRecord:
     """
 
     finished_s: float
+    has_main: bool = False
     session: str | None = None
     asked_s: float | None = None
     turns: deque[TurnView] = field(default_factory=lambda: deque(maxlen=MAX_TURNS))
@@ -143,13 +144,16 @@ class JobStats:
     def add_turn(self, job: str, turn: TurnView, headers: Mapping[str, str] | None = None) -> None:
         """Record a turn that has ended, and the latency of the answer if it is one. `headers` say who traces it."""
         record, counts = self.jobs[job], self.counts
-        record.finished_s = max(record.finished_s, turn.finished_s)
+        if turn.thread is None or not record.has_main:
+            # Sub-agents may outlive the job.
+            record.finished_s = max(record.finished_s, turn.finished_s)
+        record.has_main = record.has_main or turn.thread is None
         record.turns.append(turn)
         price_s = self._price(turn.cached_tokens, turn.computed_tokens, turn.output_tokens)
         record.add(turn, self._gpus * price_s)
         if self.spans is not None and record.trace is not None:
             self.spans.add_turn(record.trace, turn, headers)
-        if turn.status == "finished" and not turn.tools:
+        if turn.status == "finished" and not turn.tools and turn.thread is None:
             # Of several requests at a time the first to answer ends the question, the others are their own.
             asked_s = turn.arrived_s if record.asked_s is None else record.asked_s
             add(counts.answer_latency_s, turn.finished_s - asked_s)
@@ -222,6 +226,8 @@ class JobStats:
         total.cached_by_place = dict[str, int](record.hits.items()) or {"gpu": total.cached_tokens}
         total.request_ids = [turn.request_id for turn in record.turns]
         total.threads = list(dict.fromkeys(turn.thread for turn in record.turns if turn.thread is not None))
+        agents = map(entry.agents.get, total.threads)
+        total.parents = [None if agent is None else agent.parent for agent in agents]
         if self.log is not None:
             self.log.write(asdict(total), entry.session, record.session or entry.client_session)
         if self.spans is not None and record.trace is not None:

@@ -53,7 +53,7 @@ class AdmissionControl:
         num_blocks: int,
         block_size: int,
         price_taken: Callable[[float], float],
-        find_work: Callable[[Request, int], float],
+        find_work: Callable[[Request, int, int | None], float],
         count_running: Callable[[], int],
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
@@ -61,7 +61,8 @@ class AdmissionControl:
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
-        `find_work` gives the seconds that a request takes at most of which so many tokens are cached. `find_turns`
+        `find_work` gives the seconds that a request takes at most of which so many tokens are cached, and, where its
+        client has told, so many of the reply are expected. `find_turns`
         gives the number of turns that a share of the jobs under way have not behind them yet, `find_growth` the tokens
         that a job is still to add to a prompt, as a multiple of the prompt's.
         """
@@ -109,7 +110,7 @@ class AdmissionControl:
             # What survives of it is kept for the request from now on.
             self._guarded.end(state.continues, PinEnd.RETURNED)
         hits = self.load_control.look(request, state, state.turn.arrived_s)
-        if self._weighs and self._is_small(request, hits):
+        if self._weighs and self._is_small(request, hits, state.told.expected.expected_output_length):
             state.priority = state.priority._replace(by_arrival=True)
         elif not (state.pinned and state.overlap.leaves) and self.load_control.limits(
             request, state, state.turn.arrived_s
@@ -157,14 +158,15 @@ class AdmissionControl:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
         return "pins" if self._held_back else None
 
-    def _is_small(self, request: Request, hits: Sequence[KVCacheBlock]) -> bool:
+    def _is_small(self, request: Request, hits: Sequence[KVCacheBlock], expected_tokens: int | None) -> bool:
         # Each group of layers has a block for the same tokens.
         kept = self._block_size * len({block.block_hash_num_tokens for block in hits})
-        return self._find_work(request, kept) <= SMALL_S
+        return self._find_work(request, kept, expected_tokens) <= SMALL_S
 
     def _count_needed(self, request: Request, state: RequestState) -> int:
-        """Count the request's blocks but for those of others that run: it shares them."""
-        return cdiv(request.num_tokens, self._block_size) - state.used_blocks
+        """Count the blocks of the request and its reply, if that is known, but for those of others that run."""
+        tokens = request.num_tokens + (state.told.expected.expected_output_length or 0)
+        return cdiv(tokens, self._block_size) - state.used_blocks
 
     def _is_worth_waiting(self, blocks: int, request: Request, now_s: float) -> bool:
         """Weigh the wait: to take the blocks costs the seconds of rebuilding them, in which all that runs stands still.

@@ -15,11 +15,20 @@ from agentcache.policy.runtime_policy import Order
 PREEMPTED, PINNED, ORDINARY = range(3)
 
 
-def find_priority(order: Order | None, job_arrival_s: float, now_s: float, *, pinned: bool) -> QueuePriority:
-    """Find the priority of a request that comes now; None is first come, first served. `pinned`: its job has a pin."""
+def find_priority(
+    order: Order | None, job_arrival_s: float, now_s: float, *, pinned: bool, behind: int = 0, hurry_s: float = 0.0
+) -> QueuePriority:
+    """Find the priority of a request that comes now; None is first come, first served. `pinned`: its job has a pin.
+
+    Requests of a job's sub-agents share its seniority: of one that is `behind` others of them in the engine, the first
+    has had more. `hurry_s` is what its client adds.
+    """
     if order is None:
         return QueuePriority(ORDINARY, now_s, now_s)
-    return QueuePriority(PINNED if pinned else ORDINARY, max(job_arrival_s, now_s - order.seniority_s), now_s)
+    time_s = max(job_arrival_s, now_s - order.seniority_s)
+    if behind or hurry_s:
+        time_s = now_s - (now_s - time_s) / (1 + behind) - hurry_s
+    return QueuePriority(PINNED if pinned else ORDINARY, time_s, now_s)
 
 
 class _Entry(NamedTuple):

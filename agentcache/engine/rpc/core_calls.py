@@ -10,6 +10,7 @@ from typing import Any
 from agentcache.engine.blocks.pins import PinEnd
 from agentcache.engine.constants import EXPIRED_METHOD, JOB_METHOD, JOBS_METHOD, RELEASE_METHOD
 from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.marks import shorten
 from agentcache.engine.rpc.job_views import MAX_JOBS_AT_ONCE, view_ended, view_jobs, view_session
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD, read_and_use
 from agentcache.engine.rpc.snapshot import SNAPSHOT_METHOD, snapshot_core
@@ -97,10 +98,16 @@ def release(tracker: JobTracker, session: str, tenants: Collection[str | None] |
     jobs = found[:MAX_JOBS_AT_ONCE]
     named = {entry.session for entry in tracker.runtime.jobs.find(session)}
     names = [
-        session if entry.session in named else tracker.stats_guard.ask(None, tracker.stats.session_of, entry.session)
+        session
+        if entry.session in named or shorten(session) in entry.agents
+        else tracker.stats_guard.ask(None, tracker.stats.session_of, entry.session)
         for entry in jobs
     ]
     for entry in jobs:
+        if entry.session not in named and (agent := entry.agents.get(shorten(session))) is not None:
+            # A sub-agent is over, and not its family's job.
+            tracker.families.end(entry, agent)
+            continue
         if tracker.pins is not None:
             tracker.pins.end_all(PinEnd.RELEASED, entry.session)
         tracker.changes_guard.tell(tracker.changes.forget, tuple(entry.pending))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from agentcache.engine.blocks.pins import Pin, Pins
+from agentcache.engine.job_summary import AgentView
 from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.stats import MAX_TURNS, JobRecord, JobStats
 from agentcache.engine.views import JobView, PinCounts, PinView, RuntimeCounts
@@ -82,6 +84,7 @@ def view_job(
         running=len(entry.running),
         waits_for=tuple(turn.key.tool for turn in entry.pending.values() if turn.key != HUMAN),
         is_over=is_over,
+        agents=tuple(AgentView(**agent.tell()) for agent in sorted(entry.agents.values(), key=attrgetter("began_s"))),
         pins=tuple(_view_pin(pin, pins) for pin in record.pins if pin.turn in numbers),
         hits=dict(record.hits),
         evicted_from=dict(record.evicted_from),
