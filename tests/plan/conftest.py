@@ -10,6 +10,8 @@ from loaded_tokenizers import load_tokenizers_once
 from made_command import make_settings
 from made_plan import InProcess
 
+from agentcache.plan.settings import Cell, Outcome
+from agentcache.plan.worker import Worker
 from agentcache.sim.command import simulate
 
 
@@ -28,6 +30,16 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         knobs = {"record": {"file": str(folder / "r.jsonl")}, "tuning": {"record_block_tokens": 64}}
         assert simulate(make_settings(folder / "run", policies=("vllm",), knobs=knobs))[0] == 0
     return folder / "r.jsonl"
+
+
+@pytest.fixture
+def without_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell has one job, of ten seconds."""
+
+    def run(_: Worker, cell: Cell) -> Outcome:
+        return Outcome(cell, 1, 10.0, 10.0, 1.0, 0.5, 0.6, 0.7, latencies_s={"job": 10.0}, working_set=5_000)
+
+    monkeypatch.setattr(Worker, "run", run)
 
 
 @pytest.fixture(autouse=True)

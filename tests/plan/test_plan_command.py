@@ -157,6 +157,7 @@ def test_a_killed_worker_leaves_what_is_done(recording: Path, tmp_path: Path, en
     assert ended_at == 1 or page.read_text().count(">vllm</th>") == 1
 
 
+@pytest.mark.usefixtures("without_simulations")
 def test_gpus_are_counted_for_a_target(recording: Path, tmp_path: Path) -> None:
     settings = plan_settings(recording, tmp_path, policies=("lru",), kv_tokens=(7_000,), max_gpus=4)
     assert run_plan(replace(settings, target_s=1e6)) == 0

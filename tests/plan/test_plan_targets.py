@@ -26,7 +26,6 @@ REFUSED = (
     (["r.jsonl", "--gpu=a100"], "no preset for model llama-3.1-8b on gpu a100; did you mean a100-40gb or a100-80gb?"),
     (["r.jsonl", "--model=llama-3.1-8"], "no preset for model llama-3.1-8 on gpu h200; did you mean llama-3.1-8b?"),
     (["r.jsonl", "--model=./nowhere"], "model ./nowhere: there is no such folder"),
-    (["r.jsonl", "--model=./odd"], "model ./odd: its config cannot be read"),
     (["missing.jsonl"], "missing.jsonl: cannot be read"),
     (["serve.log"], "serve.log: is no recording, which has a line of JSON for each request: `agentcache serve MODEL"),
     (["closed"], "closed: cannot be read"),
@@ -45,7 +44,7 @@ for arguments in json.loads(sys.argv[1]):
 def test_bad_input_is_refused_before_vllm_is_loaded(tmp_path: Path) -> None:
     write_recording(tmp_path / "r.jsonl", make_line(0, 40, 5, [1, 2, 3, 4]))
     (tmp_path / "serve.log").write_text("INFO 11-30 a server starts\n")
-    for folder, file in (("closed", "r.jsonl"), ("full", "plan.html"), ("odd", "config.json")):
+    for folder, file in (("closed", "r.jsonl"), ("full", "plan.html")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_text("{")
     typed = json.dumps([arguments for arguments, _ in REFUSED])
@@ -61,7 +60,17 @@ def test_bad_input_is_refused_before_vllm_is_loaded(tmp_path: Path) -> None:
     assert "agentcache profile" in refusals[0]
     assert "agentcache profile" in refusals[1]
     # What takes time says so first.
-    assert lines[lines.index(refusals[4]) - 1].startswith("agentcache: plan: reads missing.jsonl, then loads vLLM")
+    assert lines[lines.index(refusals[3]) - 1].startswith("agentcache: plan: reads missing.jsonl, then loads vLLM")
+
+
+def test_a_config_that_cannot_be_read_is_refused(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Transformers reads it, which takes ten seconds to load in a process of its own."""
+    (tmp_path / "config.json").write_text("{")
+    assert main(["plan", str(recording), f"--model={tmp_path}", f"--out={tmp_path}/out"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith(f"agentcache: model {tmp_path}: its config cannot be read")
 
 
 def test_a_published_config_is_planned_on_a_listed_gpu(recording: Path, tmp_path: Path) -> None:
@@ -115,6 +124,7 @@ def test_twice_the_traffic_takes_longer(recording: Path, tmp_path: Path) -> None
     assert mean(each.jobs for each in thrice.outcomes) == mean(each.jobs for each in once.outcomes)
 
 
+@pytest.mark.usefixtures("without_simulations")
 def test_each_plan_has_a_folder_of_its_own(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
