@@ -15,7 +15,7 @@ from agentcache._evictor import FreeContext, ReturnTimeEvictor
 # Enough groups for bounds to be kept where a block is taken at a time.
 GROUPS = 150
 NUM_BLOCKS = 3 * GROUPS
-CALLS = pick_size(40, 120)
+CALLS = pick_size(25, 120)
 
 
 class Pair:
