@@ -16,7 +16,6 @@ from agentcache.engine.blocks.evictor_inputs import make_profile_key
 from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.compat import check_vllm, installed_version
 from agentcache.errors import INTERRUPTED, AgentCacheError, InputError
-from agentcache.models.geometry import read_geometry
 from agentcache.output_folder import check_free
 from agentcache.policy.cost import (
     MIN_BATCHES,
@@ -28,13 +27,10 @@ from agentcache.policy.cost import (
     fit_cost_model,
     save_profile,
 )
-from agentcache.policy.gpus import GPUS
 from agentcache.policy.link_profile import LinkProfile
-from agentcache.policy.presets import estimate_step_cost
-from agentcache.policy.step_cost import StepCost
 from agentcache.policy.step_fit import FittedStepCost, MeasuredStep, fit_step_cost
 from agentcache.profile.bench_engine import BenchEngine, make_bench_config
-from agentcache.profile.display import print_estimate, print_fits, show_progress
+from agentcache.profile.display import print_fits, show_progress
 from agentcache.profile.link import measure_link
 from agentcache.profile.measurer import Measurer, Sample
 from agentcache.profile.points import Limits, Point, PointSource
@@ -89,7 +85,6 @@ def profile(settings: ProfileSettings) -> int:
             )
         prefills, steps = fit_cost_model(measured.batches), fit_step_cost(measured.steps)
         print_fits(console, prefills, steps)
-        print_estimate(console, steps, _estimate(config, key))
         save_profile(_make_profile(key, prefills, steps, measured, link), settings.out)
         console.print(f"profile: {path}\npoints: {points_file}", markup=False, highlight=False)
     return INTERRUPTED if measured.interrupted else 0
@@ -150,17 +145,6 @@ def _find_limits(settings: ProfileSettings, bench: BenchEngine) -> Limits:
         max_seqs=bench.max_seqs,
         block_size=bench.block_size,
     )
-
-
-def _estimate(config: VllmConfig, key: ProfileKey) -> StepCost | None:
-    """Estimate what was measured, from the model's config and the GPU's data sheet; None where there is none."""
-    if key.gpu not in GPUS:
-        return None
-    try:
-        geometry = read_geometry(config.model_config.hf_text_config)
-    except InputError:
-        return None
-    return estimate_step_cost(geometry, GPUS[key.gpu], key.tensor_parallel_size)
 
 
 def _make_profile(

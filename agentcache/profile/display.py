@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentcache.policy.cost import FittedCostModel, PrefillBatch
-from agentcache.policy.step_cost import Row, StepCost
+from agentcache.policy.step_cost import Row
 from agentcache.policy.step_fit import FittedStepCost
 from agentcache.run.display import make_bar
 
@@ -59,16 +59,6 @@ def print_fits(console: Console, prefills: FittedCostModel, steps: FittedStepCos
             "measure again, with --overwrite, before you rely on this profile",
             style="red",
         )
-
-
-def print_estimate(console: Console, steps: FittedStepCost, estimate: StepCost | None) -> None:
-    """Print how far the analytic step cost is off, which serves where there is no profile."""
-    if estimate is None:
-        console.print("there is no analytic step cost of this model on this GPU")
-        return
-    measured = [residual.step for residual in steps.residuals]
-    shares = sorted(abs(estimate.step_s(step.rows) / step.seconds - 1) for step in measured)
-    console.print(f"the analytic step cost, which serves without a profile, is off by {_name_spread(shares)}")
 
 
 def _table(title: str) -> Table:

@@ -15,11 +15,8 @@ from vllm.config import VllmConfig
 from agentcache._evictor import LruEvictor, PinnedEvictor
 from agentcache.engine.constants import SCHEDULER_CLASS
 from agentcache.errors import InputError
-from agentcache.policy.cost import ProfileKey
-from agentcache.profile.command import _estimate
 from agentcache.run.layer_groups import count_blocks, make_layer_groups
 
-KEY = ProfileKey(model="mine", gpu="h100", tensor_parallel_size=1, dtype="bfloat16")
 TINY_GEMMA_4: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -87,13 +84,6 @@ def test_a_model_without_costs_starts_with_one_warning(
     vllm_log.clear()
     make_scheduler(make_config_of(tiny_model_path, hf_config, "vllm"), 40)
     assert warnings_in(vllm_log) == []
-
-
-@COSTLESS
-def test_a_profile_of_such_a_model_has_no_estimate(
-    tiny_model_path: str, hf_config: PretrainedConfig, reason: str
-) -> None:
-    assert _estimate(make_config_of(tiny_model_path, hf_config, "vllm"), KEY) is None, reason
 
 
 def test_groups_of_layers_of_an_unknown_type_are_refused(tiny_model_path: str) -> None:
