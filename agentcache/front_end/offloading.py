@@ -102,25 +102,4 @@ def count_host_tokens(config: VllmConfig) -> int:
     size_gib = config.cache_config.kv_offloading_size
     if size_gib is None or not (token_bytes := count_token_bytes(config)):
         return 0
-    return int(size_gib * _GIB * _count_sharers(config) / token_bytes)
-
-
-def _count_sharers(config: VllmConfig) -> int:
-    """Count the ranks that share one copy of what all of them keep.
-
-    vLLM's OffloadingConnector keeps latent attention's vector once (`replicated_layout`, of `vllm.distributed.
-    kv_transfer.kv_connector.v1.offloading.config`), SimpleCPUOffloadConnector and ours once a rank.
-    """
-    transfer, parallel = config.kv_transfer_config, config.parallel_config
-    ranks = parallel.tensor_parallel_size
-    shares = (
-        transfer is not None
-        and transfer.kv_connector == _OFFLOADING
-        and config.model_config.use_mla
-        and parallel.world_size == ranks
-        and parallel.decode_context_parallel_size == 1
-        and parallel.distributed_executor_backend == "mp"
-        and parallel.nnodes_within_dp == 1
-        and not current_platform.is_rocm()
-    )
-    return ranks if shares else 1
+    return int(size_gib * _GIB / token_bytes)
