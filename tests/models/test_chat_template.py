@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import pick_size
 from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers import renderer_from_config
@@ -29,7 +30,7 @@ values = st.recursive(
     max_leaves=6,
 )
 calls = st.lists(st.tuples(names, st.dictionaries(texts, values, max_size=3)), max_size=3)
-few = settings(max_examples=150, deadline=None)
+few = settings(max_examples=pick_size(40, 150), deadline=None)
 
 
 @pytest.fixture(scope="module")

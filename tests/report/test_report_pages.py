@@ -112,7 +112,7 @@ def test_text_of_the_record_is_never_markup(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("plots")
 def test_same_events_make_the_same_bytes(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", two_policies())
+    folder = write_run(tmp_path / "run", make_events("lru", 3))
     write_report([folder], tmp_path / "first")
     write_report([folder], tmp_path / "second")
     for name in FILES:
