@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,11 +167,11 @@ def test_a_process_that_fails_says_why() -> None:
 def test_rows_come_from_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends in an error, or abruptly, is an error of one line."""
     # Given no layout, whose module loads vLLM.
-    layout: Any = 7
+    layout: Any = signal.SIGKILL.value
     monkeypatch.setattr(link_process, "measure_rows", divmod)
     with pytest.raises(InputError, match=r"^copying ended: divmod expected 2 arguments, got 1$"):
         run_link_process(layout)
-    monkeypatch.setattr(link_process, "measure_rows", os._exit)
+    monkeypatch.setattr(link_process, "measure_rows", signal.raise_signal)
     with pytest.raises(InputError, match=r"^copying ended: A process in the process pool was terminated abruptly"):
         run_link_process(layout)
 
