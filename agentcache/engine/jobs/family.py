@@ -23,9 +23,9 @@ class FamilyBooks:
     promises: Promises = field(default_factory=Promises)
 
     def hear(self, request: Request, entry: JobEntry, gap: Gap | None) -> Told:
-        """Book a request of the job, which goes on from a turn behind this gap, if from any; return what is told of it.
+        """Book a request of the job, which goes on from a turn behind this gap, if from any; return what its client tells.
 
-        Sub-agents that have answered are over once the one that began them goes on. A request of one that nobody waits
+        Sub-agents that have answered are over once the one that began them goes on. A request of one that no agent waits
         for stands as if the agent were a job of its own.
         """
         name, expected = read_agent(request), read_expected(request)
@@ -55,7 +55,7 @@ class FamilyBooks:
     def finished(self, request: Request, state: RequestState, pending: PendingTurn) -> bool:
         """Book a whole reply; return whether its agent goes on from it: others are not waited for.
 
-        A sub-agent is over when it has answered and nobody waits for it, or its client says so.
+        A sub-agent is over when it has answered and no agent waits for it, or its client says so.
         """
         agent, expected = state.told.agent, state.told.expected
         client, resumes = _find_client(request, state.entry), expected.expected_resume is not False
