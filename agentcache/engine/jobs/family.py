@@ -23,10 +23,10 @@ class FamilyBooks:
     promises: Promises = field(default_factory=Promises)
 
     def hear(self, request: Request, entry: JobEntry, gap: Gap | None) -> Told:
-        """Book a request of the job, which goes on from a turn behind this gap, if from any; return what its client tells.
+        """Book a request of the job; return what its client tells. `gap` is behind the turn that it goes on from, if any.
 
-        Sub-agents that have answered are over once the one that began them goes on. A request of one that no agent waits
-        for stands as if the agent were a job of its own.
+        Sub-agents that have answered are over once the one that began them goes on. One for which no agent waits counts
+        as if it were a job of its own.
         """
         name, expected = read_agent(request), read_expected(request)
         if gap is not None:
