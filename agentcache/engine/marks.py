@@ -137,7 +137,7 @@ def read_agent(request: Request) -> str | None:
 
 
 def read_parent(request: Request) -> str | None:
-    """Read which agent of its session has begun the one that asks; None for the main one, or where nobody says."""
+    """Read which agent of its session has begun the one that asks; None for the main one, or where no client says."""
     parent = read_mark(request.sampling_params, PARENT_ARGUMENT)
     return parent if isinstance(parent, str) else None
 

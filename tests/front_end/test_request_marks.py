@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lone_scheduler import make_config
 from marked_requests import marking_requests
+from starlette.datastructures import Headers
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -31,7 +32,8 @@ from agentcache.engine.constants import (
     ROLES_ARGUMENT,
     TOOLS_DECLARED_ARGUMENT,
 )
-from agentcache.front_end.client_sessions import asking
+from agentcache.front_end.client_sessions import SessionRequest, asking
+from agentcache.front_end.family_roots import FamilyRoots
 from agentcache.front_end.request_marks import mark_requests
 
 OURS = sorted({value for name, value in vars(constants).items() if name.endswith("_ARGUMENT")})
@@ -151,6 +153,17 @@ def test_marking_twice_wraps_once() -> None:
     once = session_finder()
     mark_requests()
     assert session_finder() is once
+
+
+def test_a_child_s_session_is_its_root_s_before_an_engine_is_chosen(processor: InputProcessor) -> None:
+    roots = FamilyRoots()
+    for child, parent in (("a", "root"), ("b", "a")):
+        token = asking.set(SessionRequest(Headers({"x-session-id": child, "x-parent-session-id": parent}), roots))
+        made = send(processor, make_chat(session_id=child, cache_salt="tenant"))
+        asking.reset(token)
+        assert made.session_id == "root"
+        told = (made.sampling_params and made.sampling_params.extra_args) or {}
+        assert (told[AGENT_ARGUMENT], told.get(PARENT_ARGUMENT)) == (child, {"b": "a"}.get(child))
 
 
 def test_the_agent_that_asks_is_told(processor: InputProcessor) -> None:

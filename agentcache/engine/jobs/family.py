@@ -23,10 +23,10 @@ class FamilyBooks:
     promises: Promises = field(default_factory=Promises)
 
     def hear(self, request: Request, entry: JobEntry, gap: Gap | None) -> Told:
-        """Book a request of the job, which goes on from a turn behind this gap, if from any; return what is told of it.
+        """Book a request of the job; return what its client tells. `gap` is behind the turn that it goes on from, if any.
 
-        Sub-agents that have answered are over once the one that began them goes on. A request of one that nobody waits
-        for stands as if the agent were a job of its own.
+        Sub-agents that have answered are over once the one that began them goes on. One for which no agent waits counts
+        as if it were a job of its own.
         """
         name, expected = read_agent(request), read_expected(request)
         if gap is not None:
@@ -55,7 +55,7 @@ class FamilyBooks:
     def finished(self, request: Request, state: RequestState, pending: PendingTurn) -> bool:
         """Book a whole reply; return whether its agent goes on from it: others are not waited for.
 
-        A sub-agent is over when it has answered and nobody waits for it, or its client says so.
+        A sub-agent is over when it has answered and no agent waits for it, or its client says so.
         """
         agent, expected = state.told.agent, state.told.expected
         client, resumes = _find_client(request, state.entry), expected.expected_resume is not False

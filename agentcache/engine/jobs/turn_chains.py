@@ -158,28 +158,25 @@ class TurnChains:
         if turn.chain is None:
             return Overlap(0, None)
         shared = _count_shared(turn.chain, prompt.hashes)
-        abandoned = len(turn.chain) - shared
-        tokens = shared * self._block_size
+        abandoned, tokens = len(turn.chain) - shared, shared * self._block_size
         if not abandoned:
             return Overlap(tokens, None, end=turn.end)
-        leaves = _is_certain(turn, prompt)
-        if leaves:
+        if leaves := _is_certain(turn, prompt):
             self._leave(turn.chain, shared)
         return Overlap(tokens, tokens, abandoned * self._block_size, turn.end, turn.sent, leaves)
 
     def _leave(self, chain: _Chain, first: int) -> None:
         """Note that nothing goes on from the blocks from `first` on. O(turns, and blocks that are left)."""
-        begins = chain[first]
-        alike = [turn.hashes for turn in self._turns.values() if len(turn.hashes) > first]
-        first = max([first, *(_count_shared(chain, other) for other in alike if other[first] == begins)])
+        for other in (turn.hashes for turn in self._turns.values()):
+            if first < min(len(chain), len(other)) and other[first] == chain[first]:
+                first = _count_shared(chain, other)
         if first < len(chain):
             self.left.append(LeftBranch(first, [chain[block] for block in range(first, len(chain))]))
 
     def leave(self, request: str, first: int) -> None:
         """Note that nothing goes on from the turn, whose blocks before `first` are others' as well."""
-        turn = self._turns.pop(request, _UNKNOWN)
-        if turn.chain is not None and first < len(turn.chain):
-            self._leave(turn.chain, first)
+        if (chain := self._turns.pop(request, _UNKNOWN).chain) is not None:
+            self._leave(chain, first)
 
     def forget(self, job: str) -> None:
         """Forget the turns of a job that is over."""
