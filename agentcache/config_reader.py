@@ -24,6 +24,7 @@ REMOVED = {
     "order.load_control": "0.2: order.recompute_share says how long turns wait",
     "grouped.least_wait_s": "0.2: it is a constant",
     "grouped.window": "0.2: it is a constant",
+    "pins.tenant_budget": "0.2: tenants gives each a share",
     "replicas.extra_jobs": "0.2: it is a constant",
     "replicas.live_s": "0.2: it is a constant",
     "router.name_sessions": "0.2: name jobs in the client or in a proxy, by X-Session-ID",

@@ -176,7 +176,13 @@ class SimulationRunner:
         calls = job.turns[run.turn].tool_calls
         number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
         self._engines[number].add(
-            run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls, agent=job.thread
+            run.request_id,
+            run.prompt,
+            run.reply,
+            session_id=job.id,
+            calls=calls,
+            agent=job.thread,
+            tenant=job.tenant,
         )
 
     def _end_step(self, engine: SimulatedEngine) -> None:

@@ -10,11 +10,13 @@ from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.constants import ANSWER_MARK
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, ReuseFactors, number_calls
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.marks import is_search_step, shorten, tenant_name
+from agentcache.engine.marks import is_search_step, shorten
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import JobStats, end_turn, find_places
 from agentcache.engine.order.admission import AdmissionControl
+from agentcache.engine.order.cache_shares import CacheShares
 from agentcache.engine.order.job_queue import ORDINARY, find_priority
+from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.parts import Observers, Part, request_ids
 from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
 from agentcache.engine.request_state import QueuePriority, RequestState, Waits, begin_turn, note_admission
@@ -37,7 +39,8 @@ class JobTracker(Part):
 
     A request's block hashes are of `hash_block_size` tokens. `pins` and `factors` are None under a policy without them,
     `store` where durations are forgotten at the end, `connector` where KV is nowhere else. `shows_text`: tokens are
-    kept to show what clients change. `states` are of the requests that have come and not ended, by their id.
+    kept to show what clients change. `states` are of the requests that have come and not ended, by their id. `tenants`
+    and `cache_shares` are None where tenants have no shares.
     """
 
     runtime_policy: RuntimePolicy
@@ -55,7 +58,9 @@ class JobTracker(Part):
     observers: Observers
     clock: Callable[[], float]
     stats: JobStats = field(default_factory=JobStats)
-    states: dict[str, RequestState] = field(default_factory=dict, init=False)
+    states: dict[str, RequestState] = field(default_factory=dict)
+    tenants: TenantShares | None = None
+    cache_shares: CacheShares | None = None
 
     def __post_init__(self) -> None:
         """Begin without jobs."""
@@ -107,8 +112,10 @@ class JobTracker(Part):
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
         """Find why the request is not to be admitted in this step: `pins`, `new job` or `load`; None if it may be."""
-        state = self.states.get(request.request_id)
-        return None if state is None else self.waiting.find_wait(request, state, available, self.clock())
+        state, shares = self.states.get(request.request_id), self.cache_shares
+        if state is None or (shares is not None and shares.passes(request)):
+            return None
+        return self.waiting.find_wait(request, state, available, self.clock())
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that has not run yet."""
@@ -286,14 +293,15 @@ class JobTracker(Part):
                 queued=self.count_waiting() > 0,
             )
 
+        rank = pin_rank(self.runtime_policy.pin_rank, state.entry.arrival_s)
         pin = self.pins.begin(
             state.request,
             job=state.entry.session,
-            tenant=tenant_name(request.cache_salt),
+            tenant="" if self.tenants is None else self.tenants.find(request).id,
             turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
-            rank=pin_rank(self.runtime_policy.pin_rank, state.entry.arrival_s),
+            rank=rank if self.cache_shares is None else self.cache_shares.rank(rank),
         )
         if pin is not None:
             self.stats_guard.tell(self.stats.add_pin, state.entry.session, pin)

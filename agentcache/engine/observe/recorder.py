@@ -125,6 +125,7 @@ class RequestRecorder(Part):
         running.prompt_tokens, running.output_tokens = request.num_prompt_tokens, request.num_output_tokens
         running.hashes = request.block_hashes[self._hashes_per_block - 1 :: self._hashes_per_block]
         running.session, running.thread = self._name_job(request), read_agent(request)
+        running.tenant = request.cache_salt
         running.end = "length" if is_made_up(request) else _ENDS[describe_status(request)]
         self._writer.write(running, self._find_calls(request) if is_whole(request) else None)
 
