@@ -25,10 +25,13 @@ NOBODY = "(none)"
 OTHERS = "other"
 
 
+def read_id(text: str) -> str:
+    """Return the digest of a salt, key or header's value that the operator gives, or that digest as it is given."""
+    return text if re.fullmatch(f"{_DIGEST}[0-9a-f]{{{_DIGITS}}}", text) else make_digest(text)
+
+
 def make_digest(text: str) -> str:
-    """Return what stands for a salt, a key or a header's value. A digest stands for itself."""
-    if re.fullmatch(f"{_DIGEST}[0-9a-f]{{{_DIGITS}}}", text):
-        return text
+    """Return what stands for a salt, a key or a header's value."""
     return _DIGEST + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -42,7 +45,7 @@ class Share(KnobGroup):
 class Tenant(Share):
     """One whom the operator names. `id` is its salt, key or header, or the digest of it; None: as its name."""
 
-    id: Annotated[str, AfterValidator(make_digest)] | None = None
+    id: Annotated[str, AfterValidator(read_id)] | None = None
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -74,9 +77,11 @@ class Tenants(KnobGroup):
 
     def find_id(self, salt: str | None) -> str:
         """Find the digest of the tenant whose request has this salt in the engine; empty for none."""
-        if salt is None or salt.startswith(_NOBODY):
+        if salt is None:
             return ""
-        return make_digest(salt) if self.by == "cache_salt" else _DIGEST + salt[:_DIGITS]
+        if self.by == "cache_salt":
+            return make_digest(salt)
+        return "" if salt.startswith(_NOBODY) else _DIGEST + salt[:_DIGITS]
 
     def make_salt(self, tenant: str | None, salt: str | None) -> str | None:
         """Make the salt of a request for the engine, of what its key or header says and the client's own salt."""

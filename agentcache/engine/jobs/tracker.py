@@ -89,7 +89,8 @@ class JobTracker(Part):
             job, session, parent, found_by = self.finder.find(request)
         self.finder.watch(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id)
+        tenant = None if self.tenants is None else self.tenants.find(request).name
+        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id, tenant)
         pinned = gap is not None and self._end_gap(job, gap, now_s)
         continues, left_s = (None, now_s) if gap is None else (gap.request, now_s - gap.seconds)
         overlap = self.finder.compare(continues, request)

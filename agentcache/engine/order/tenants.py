@@ -6,7 +6,7 @@ taken, divided by its weight. The one with the least goes next. Who was idle beg
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +22,8 @@ from tool_runtime.learning.tool_key import HUMAN
 
 # Of those without requests so many are remembered, the latest.
 MAX_IDLE = 1000
+# Fewer prompt tokens in a step would hardly use a GPU. Assumed.
+_LEAST_PREFILL = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +122,27 @@ class TenantShares(Part):
         for name in over:
             del tenant.jobs[name]
         return "limit" if len(tenant.jobs) >= tenant.share.limit else None
+
+    def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:  # noqa: ARG002
+        """Limit the prompt tokens of a step for tenants that have fewer of the batch than their share.
+
+        Their replies then take no longer than on a machine of their share: beside a step with one token others' prompts
+        have `1 / share - 1` times as long.
+        """
+        if len(self._busy) < 2:
+            return tokens
+        running = self._list_running()
+        counts = Counter(self.find(request).id for request in running)
+        whole = sum(tenant.share.weight for tenant in self.busy)
+        shares = [
+            tenant.share.weight / whole
+            for tenant in self.busy
+            if 0 < counts[tenant.id] * whole < tenant.share.weight * len(running)
+        ]
+        if not shares:
+            return tokens
+        token_s = self._cost.prefill.price.at(0) / self._cost.prefill.block_size
+        return min(tokens, max(_LEAST_PREFILL, int(self._cost.step_s * (1 / min(shares) - 1) / token_s)))
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:
         """Charge what the request computes, now and again after a preemption."""
