@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -18,10 +19,10 @@ from agentcache.tuning import MOST, KnobGroup
 _DIGEST = "sha256:"
 _DIGITS = 64
 # Stands before the salts of requests that name no tenant, where others have a digest.
-_NOBODY = "-" * _DIGITS
+_NO_DIGEST = "-" * _DIGITS
 # Of a digest that stands for a tenant without a name.
 _SHOWN = 19
-NOBODY = "(none)"
+UNNAMED = "(none)"
 OTHERS = "other"
 
 
@@ -71,9 +72,17 @@ class Tenants(KnobGroup):
     def _list_ids(self) -> list[tuple[str, str]]:
         return [(name, each.id or make_digest(name)) for name, each in self.known.items()]
 
-    def list_shares(self) -> dict[str, tuple[str, Share]]:
-        """List the known tenants' names and shares, by the digests that stand for them."""
+    @cached_property
+    def _shares(self) -> dict[str, tuple[str, Share]]:
         return {digest: (name, self.known[name]) for name, digest in self._list_ids()}
+
+    def knows(self, tenant: str) -> bool:
+        """Tell whether the operator has named the tenant with this salt, key or header."""
+        return make_digest(tenant) in self._shares
+
+    def find_share(self, digest: str) -> tuple[str, Share]:
+        """Find the name and the share of the tenant that the digest stands for."""
+        return self._shares.get(digest) or (digest[:_SHOWN] or UNNAMED, self.others)
 
     def find_id(self, salt: str | None) -> str:
         """Find the digest of the tenant whose request has this salt in the engine; empty for none."""
@@ -81,17 +90,12 @@ class Tenants(KnobGroup):
             return ""
         if self.by == "cache_salt":
             return make_digest(salt)
-        return "" if salt.startswith(_NOBODY) else _DIGEST + salt[:_DIGITS]
+        return "" if salt.startswith(_NO_DIGEST) else _DIGEST + salt[:_DIGITS]
 
     def make_salt(self, tenant: str | None, salt: str | None) -> str | None:
         """Make the salt of a request for the engine, of what its key or header says and the client's own salt."""
         if self.by == "cache_salt":
             return salt
         if tenant is None:
-            return None if salt is None else _NOBODY + salt
+            return None if salt is None else _NO_DIGEST + salt
         return make_digest(tenant).removeprefix(_DIGEST) + (salt or "")
-
-
-def show_id(digest: str) -> str:
-    """Name a tenant that the operator has not named."""
-    return digest[:_SHOWN] or NOBODY

@@ -145,7 +145,7 @@ class Pins:
         Args:
             owner: The request.
             job: Whose request it was.
-            tenant: Whose share of the cache the pin counts towards, empty for nobody's.
+            tenant: Whose share of the cache the pin counts towards, empty for none's.
             turn: The request's number within its job.
             blocks: All of the request's blocks, still in use.
             decide: How long to keep them, now and whenever that time is over.

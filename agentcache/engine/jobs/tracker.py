@@ -14,7 +14,6 @@ from agentcache.engine.marks import is_search_step, shorten
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import JobStats, end_turn, find_places
 from agentcache.engine.order.admission import AdmissionControl
-from agentcache.engine.order.cache_shares import CacheShares
 from agentcache.engine.order.job_queue import ORDINARY, find_priority
 from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.parts import Observers, Part, request_ids
@@ -40,7 +39,7 @@ class JobTracker(Part):
     A request's block hashes are of `hash_block_size` tokens. `pins` and `factors` are None under a policy without them,
     `store` where durations are forgotten at the end, `connector` where KV is nowhere else. `shows_text`: tokens are
     kept to show what clients change. `states` are of the requests that have come and not ended, by their id. `tenants`
-    and `cache_shares` are None where tenants have no shares.
+    is None where they have no shares.
     """
 
     runtime_policy: RuntimePolicy
@@ -60,7 +59,6 @@ class JobTracker(Part):
     stats: JobStats = field(default_factory=JobStats)
     states: dict[str, RequestState] = field(default_factory=dict)
     tenants: TenantShares | None = None
-    cache_shares: CacheShares | None = None
 
     def __post_init__(self) -> None:
         """Begin without jobs."""
@@ -113,8 +111,8 @@ class JobTracker(Part):
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
         """Find why the request is not to be admitted in this step: `pins`, `new job` or `load`; None if it may be."""
-        state, shares = self.states.get(request.request_id), self.cache_shares
-        if state is None or (shares is not None and shares.passes(request)):
+        state, tenants = self.states.get(request.request_id), self.tenants
+        if state is None or (tenants is not None and tenants.passes(request)):
             return None
         return self.waiting.find_wait(request, state, available, self.clock())
 
@@ -302,7 +300,7 @@ class JobTracker(Part):
             turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
-            rank=rank if self.cache_shares is None else self.cache_shares.rank(rank),
+            rank=rank if self.tenants is None else self.tenants.rank(rank),
         )
         if pin is not None:
             self.stats_guard.tell(self.stats.add_pin, state.entry.session, pin)

@@ -42,8 +42,8 @@ class TenantUsage:
         if tenant not in shown:
             named = [each for each in shown if each != OTHERS]
             if len(named) >= MAX_SHOWN:
-                least = min(named, key=lambda each: taken.get(each, 0.0))
-                if taken.get(tenant, 0.0) <= _TAKES_PLACE * taken.get(least, 0.0):
+                least = min(named, key=lambda each: shown[each].gpu_s)
+                if taken.get(tenant, 0.0) <= _TAKES_PLACE * shown[least].gpu_s:
                     return shown.setdefault(OTHERS, TenantCounts())
                 del shown[least]
             shown[tenant] = TenantCounts()

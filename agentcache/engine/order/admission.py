@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agentcache.engine.blocks.pins import LATEST_S, PinEnd, Pins
-from agentcache.engine.order.cache_shares import CacheShares
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
@@ -59,13 +59,13 @@ class AdmissionControl:
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
         load_control: LoadControl,
-        cache_shares: CacheShares | None = None,
+        tenants: TenantShares | None = None,
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
         `find_work` gives the seconds that a request takes at most of which so many tokens are cached. `find_turns`
         gives the number of turns that a share of the jobs under way have not behind them yet, `find_growth` the tokens
-        that a job is still to add to a prompt, as a multiple of the prompt's. `cache_shares` None: there are none.
+        that a job is still to add to a prompt, as a multiple of the prompt's. `tenants` None: they have no shares.
         """
         self._order = runtime_policy.order or Order()
         self.patience_s = self._order.patience_s
@@ -81,7 +81,7 @@ class AdmissionControl:
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
-        self._cache_shares = cache_shares
+        self._tenants = tenants
         self._juniors = Juniors(self._order.juniors, find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
@@ -122,10 +122,8 @@ class AdmissionControl:
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free and self._guarded is not None:
-            rank = max(0.0, LATEST_S - state.priority.time_s)
-            if self._cache_shares is not None:
-                rank += self._cache_shares.lift_of(request)
-            self._guarded.guard(request.request_id, free, rank)
+            lift = 0.0 if self._tenants is None else self._tenants.lift(self._tenants.find(request).id)
+            self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s) + lift)
 
     def find_wait(self, request: Request, state: RequestState, available: int, now_s: float) -> WaitReason | None:
         """Find why the request is not to be admitted in this step; None if it may be.

@@ -1,7 +1,11 @@
-"""Books what tenants take of the engine, for the order of their requests, and limits their jobs under way.
+"""Books what tenants take: for the order of their requests, limits on their jobs, and who gives way in the cache.
 
 Start-time fair queueing (Goyal et al., 1996): each tenant has a virtual time, the seconds of the engine that it has
 taken, divided by its weight. The one with the least goes next. Who was idle begins where the others are.
+
+A share of the cache is borrowed while its tenant has neither requests nor pins. From the next step on the pins of who
+is beyond its share are the first to lose blocks, and turns of who is not wait for nothing that others keep. What runs
+is not preempted for it: blocks in use come back when their turns end.
 """
 
 from __future__ import annotations
@@ -10,20 +14,23 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentcache.engine.blocks.pins import LATEST_S, Pin, Pins
 from agentcache.engine.parts import Part
 from agentcache.engine.request_state import RequestState
+from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import Request
 from agentcache.engine.waits import WaitReason
 from agentcache.policy.price import RequestCost
-from agentcache.tenants import Share, Tenants, show_id
+from agentcache.tenants import Share, Tenants
 from tool_runtime.learning.job_blocks import MOST_AWAY_S
 from tool_runtime.learning.job_entry import JobEntry
 from tool_runtime.learning.tool_key import HUMAN
 
 # Of those without requests so many are remembered, the latest.
 MAX_IDLE = 1000
-# Fewer prompt tokens in a step would hardly use a GPU. Assumed.
-_LEAST_PREFILL = 128
+# Beside replies of a tenant with few, the prompts of a step take so much of the time of a step with one token. Chosen
+# of no limit, 1, 0.65 and 0.44 on seed 0 (benchmarks/tenants.py): less is slower in all, more makes those replies wait.
+_PREFILL_SHARE = 0.65
 
 
 @dataclass(slots=True, eq=False)
@@ -38,45 +45,33 @@ class TenantState:
     jobs: dict[str, JobEntry] = field(default_factory=dict)
 
 
+@dataclass(eq=False, kw_only=True)
 class TenantShares(Part):
-    """Books what each tenant takes. Remembers those with requests, and the latest 1,000 of the others."""
+    """`cost` prices turns; `states` are of the requests in the engine; `find_job` finds a job that is not over.
 
-    def __init__(
-        self,
-        tenants: Tenants,
-        cost: RequestCost,
-        *,
-        states: Mapping[str, RequestState],
-        find_job: Callable[[str], JobEntry | None],
-        list_running: Callable[[], Sequence[Request]],
-        clock: Callable[[], float],
-    ) -> None:
-        """`cost` prices turns; `states` are of the requests in the engine; `find_job` finds a job that is not over.
+    `list_running` lists the batch, to whose end a step adds those that it admits. `beyond` are those that hold more of
+    the cache than their share, by their ids: none while there is one tenant alone.
+    """
 
-        `list_running` lists the batch, to whose end a step adds those that it admits.
-        """
-        self._tenants = tenants
-        self._known = tenants.list_shares()
-        self._cost = cost
-        self._states = states
-        self._find_job = find_job
-        self._list_running = list_running
-        # So many of the batch are booked.
-        self._booked = 0
-        self._clock = clock
-        # Where the one began that was admitted last.
-        self._virtual_s = 0.0
+    tenants: Tenants
+    cost: RequestCost
+    pins: Pins | None
+    states: Mapping[str, RequestState]
+    find_job: Callable[[str], JobEntry | None]
+    list_running: Callable[[], Sequence[Request]]
+    clock: Callable[[], float]
+    beyond: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Begin without tenants."""
         self._busy: dict[str, TenantState] = {}
         self._idle: OrderedDict[str, TenantState] = OrderedDict()
-
-    def find_weight(self, digest: str) -> float:
-        """Find the weight of the tenant that the digest stands for."""
-        return (self._known[digest][1] if digest in self._known else self._tenants.others).weight
-
-    @property
-    def busy(self) -> Collection[TenantState]:
-        """Those with requests in the engine."""
-        return self._busy.values()
+        # Where the one began that was admitted last.
+        self._virtual_s = 0.0
+        # So many of the batch are booked.
+        self._booked = 0
+        token_s = self.cost.prefill.price.at(0) / self.cost.prefill.block_size
+        self._few_tokens = max(1, int(_PREFILL_SHARE * self.cost.step_s / token_s))
 
     def __len__(self) -> int:
         """Return the number of tenants that are remembered."""
@@ -84,103 +79,109 @@ class TenantShares(Part):
 
     def find(self, request: Request) -> TenantState:
         """Find whose request it is."""
-        digest = self._tenants.find_id(request.cache_salt)
-        return self._busy.get(digest) or self._idle.get(digest) or self._add(digest)
+        tenant = self.tenants.find_id(request.cache_salt)
+        return self._busy.get(tenant) or self._idle.get(tenant) or self._add(tenant)
 
-    def _add(self, digest: str) -> TenantState:
-        name, share = self._known.get(digest) or (show_id(digest), self._tenants.others)
-        tenant = self._idle[digest] = TenantState(digest, name, share, self._virtual_s)
+    def _add(self, tenant: str) -> TenantState:
+        return self._rest(TenantState(tenant, *self.tenants.find_share(tenant), self._virtual_s))
+
+    def _rest(self, tenant: TenantState) -> TenantState:
+        self._idle[tenant.id] = tenant
         if len(self._idle) > MAX_IDLE:
             self._idle.popitem(last=False)
         return tenant
+
+    def step(self) -> None:
+        """Note that a step is scheduled next. O(running requests + pins) where there are several tenants."""
+        self._booked = len(self.list_running())
+        if (beyond := self._find_beyond()) != self.beyond:
+            self.beyond = beyond
+            if self.pins is not None:
+                self.pins.rank_anew()
 
     def arrived(self, request: Request) -> None:
         """Note a request that has come. A tenant that had none saves nothing up."""
         tenant = self.find(request)
         if not tenant.requests:
-            del self._idle[tenant.id]
-            self._busy[tenant.id] = tenant
+            self._busy[tenant.id] = self._idle.pop(tenant.id)
             tenant.virtual_s = max(tenant.virtual_s, self._virtual_s)
         tenant.requests.add(request.request_id)
 
-    def step(self) -> None:
-        """Note that a step is scheduled next."""
-        self._booked = len(self._list_running())
-
     def find_wait(self, request: Request, available: int) -> WaitReason | None:  # noqa: ARG002
         """Have the first turn of a job wait while its tenant has as many jobs under way as it may."""
-        tenant = self.find(request)
+        running, tenant, state = self.list_running(), self.find(request), self.states.get(request.request_id)
         # Those that this step has admitted so far.
-        for new in self._list_running()[self._booked :]:
+        for new in running[self._booked :]:
             self._begin_job(self.find(new), new)
-            self._booked += 1
-        if tenant.share.limit is None or (job := self._find_job_of(request)) is None:
+        self._booked = len(running)
+        if tenant.share.limit is None or state is None or state.entry.session in tenant.jobs:
             return None
-        if job.session in tenant.jobs or len(tenant.jobs) < tenant.share.limit:
-            return None
-        over = [name for name, entry in tenant.jobs.items() if not self._is_under_way(entry)]
-        for name in over:
-            del tenant.jobs[name]
+        if len(tenant.jobs) >= tenant.share.limit:
+            tenant.jobs = {name: job for name, job in tenant.jobs.items() if self._is_under_way(job)}
         return "limit" if len(tenant.jobs) >= tenant.share.limit else None
 
     def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:  # noqa: ARG002
-        """Limit the prompt tokens of a step for tenants that have fewer of the batch than their share.
-
-        Their replies then take no longer than on a machine of their share: beside a step with one token others' prompts
-        have `1 / share - 1` times as long.
-        """
+        """Limit the prompt tokens of a step for replies of tenants that have less of the batch than their share."""
         if len(self._busy) < 2:
             return tokens
-        running = self._list_running()
-        counts = Counter(self.find(request).id for request in running)
-        whole = sum(tenant.share.weight for tenant in self.busy)
-        shares = [
-            tenant.share.weight / whole
-            for tenant in self.busy
-            if 0 < counts[tenant.id] * whole < tenant.share.weight * len(running)
-        ]
-        if not shares:
-            return tokens
-        token_s = self._cost.prefill.price.at(0) / self._cost.prefill.block_size
-        return min(tokens, max(_LEAST_PREFILL, int(self._cost.step_s * (1 / min(shares) - 1) / token_s)))
+        running, busy = self.list_running(), self._busy.values()
+        counts, whole = Counter(self.find(each).id for each in running), sum(each.share.weight for each in busy)
+        is_light = any(0 < counts[each.id] * whole < each.share.weight * len(running) for each in busy)
+        return min(tokens, self._few_tokens) if is_light else tokens
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:
         """Charge what the request computes, now and again after a preemption."""
         tenant = self.find(request)
         self._virtual_s = max(self._virtual_s, tenant.virtual_s)
-        computed = request.num_tokens - hit_tokens + len(filled) * self._cost.prefill.block_size
-        self.charge(tenant, self._cost.of_turn(request.num_tokens - computed, computed, 0))
+        computed = request.num_tokens - hit_tokens + len(filled) * self.cost.prefill.block_size
+        tenant.virtual_s += self.cost.of_turn(request.num_tokens - computed, computed, 0) / tenant.share.weight
         self._begin_job(tenant, request)
 
     def ended(self, request: Request) -> None:
         """Charge the tokens of the reply, and note that the request is over."""
-        tenant = self._busy.get(self._tenants.find_id(request.cache_salt))
-        if tenant is None or request.request_id not in tenant.requests:
+        tenant = self.find(request)
+        if request.request_id not in tenant.requests:
             # It generates no text.
             return
-        self.charge(tenant, self._cost.of_turn(0, 0, request.num_output_tokens))
+        tenant.virtual_s += self.cost.of_turn(0, 0, request.num_output_tokens) / tenant.share.weight
         tenant.requests.remove(request.request_id)
         if not tenant.requests:
-            self._idle[tenant.id] = self._busy.pop(tenant.id)
-            if len(self._idle) > MAX_IDLE:
-                self._idle.popitem(last=False)
+            self._rest(self._busy.pop(tenant.id))
+
+    def passes(self, request: Request) -> bool:
+        """Tell whether the request waits for nothing that others keep: they are beyond their share, and it is not."""
+        return bool(self.beyond) and self.find(request).id not in self.beyond
+
+    def lift(self, tenant: str) -> float:
+        """Return what is added to the rank of a tenant's pins: more than they differ, unless it is beyond its share."""
+        return 0.0 if tenant in self.beyond else 2 * LATEST_S
+
+    def rank(self, rank: Callable[[Pin], float]) -> Callable[[Pin], float]:
+        """Return how a pin stands among others, which is `rank` among those of its tenant."""
+        return lambda pin: rank(pin) + self.lift(pin.tenant)
+
+    def _find_beyond(self) -> frozenset[str]:
+        left = {} if self.pins is None else {pin: self.pins.blocks_left(pin) for pin in self.pins}
+        names = self._busy.keys() | {pin.tenant for pin in left}
+        if len(names) < 2:
+            return frozenset()
+        weights = {name: self.tenants.find_share(name)[1].weight for name in names}
+        held: Counter[str] = Counter()
+        for request in self.list_running():
+            held[self.find(request).id] += cdiv(request.num_computed_tokens, self.cost.prefill.block_size)
+        for pin, blocks in left.items():
+            held[pin.tenant] += blocks
+        part = sum(weights.values()) / self.cost.prefill.num_blocks
+        return frozenset(name for name, blocks in held.items() if blocks * part > weights[name])
 
     def _begin_job(self, tenant: TenantState, request: Request) -> None:
-        if tenant.share.limit is not None and (job := self._find_job_of(request)) is not None:
-            tenant.jobs[job.session] = job
+        state = self.states.get(request.request_id)
+        if tenant.share.limit is not None and state is not None:
+            tenant.jobs[state.entry.session] = state.entry
 
-    def charge(self, tenant: TenantState, seconds: float) -> None:
-        """Let a tenant's virtual time go on by what it took."""
-        tenant.virtual_s += seconds / tenant.share.weight
-
-    def _find_job_of(self, request: Request) -> JobEntry | None:
-        state = self._states.get(request.request_id)
-        return None if state is None else state.entry
-
-    def _is_under_way(self, entry: JobEntry) -> bool:
+    def _is_under_way(self, job: JobEntry) -> bool:
         """Tell whether a job runs, or waits for tools, for a time: a client that has gone is not waited for."""
-        if self._find_job(entry.session) is not entry:
+        if self.find_job(job.session) is not job:
             return False
-        is_away = self._clock() - entry.last_active_s > MOST_AWAY_S
-        waits = not is_away and any(turn.key != HUMAN for turn in entry.pending.values())
-        return bool(entry.running) or waits
+        is_away = self.clock() - job.last_active_s > MOST_AWAY_S
+        return bool(job.running) or (not is_away and any(turn.key != HUMAN for turn in job.pending.values()))

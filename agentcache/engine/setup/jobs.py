@@ -17,7 +17,6 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.recorder import begin_recording
 from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.order.admission import AdmissionControl
-from agentcache.engine.order.cache_shares import CacheShares
 from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.parts import Observers
@@ -80,13 +79,12 @@ class JobsBuild:
         )
         states: dict[str, RequestState] = {}
         tenants = self._make_tenants(states, runtime)
-        cache_shares = None if tenants is None else self._make_cache_shares(tenants)
         demand = Demand(runtime, scheduler.hash_block_size, self._room)
         return JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=self._pins,
-            waiting=self._make_admission(demand, runtime, cache_shares),
+            waiting=self._make_admission(demand, runtime, tenants),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             turn_cost=self._make_turn_cost(self._price),
             hash_block_size=scheduler.hash_block_size,
@@ -100,7 +98,6 @@ class JobsBuild:
             stats=self._make_stats(),
             states=states,
             tenants=tenants,
-            cache_shares=cache_shares,
         )
 
     def _make_tenants(self, states: Mapping[str, RequestState], runtime: AgentRuntime) -> TenantShares | None:
@@ -108,25 +105,14 @@ class JobsBuild:
         tenants = self.config.tenants
         if tenants is None:
             return None
-        cost = RequestCost(self._make_turn_cost(self.inputs.recompute_cost), self.inputs.step_s)
-        scheduler = self.scheduler
         return TenantShares(
-            tenants,
-            cost,
+            tenants=tenants,
+            cost=RequestCost(self._make_turn_cost(self.inputs.recompute_cost), self.inputs.step_s),
+            pins=self._pins,
             states=states,
             find_job=runtime.jobs.get,
-            list_running=lambda: scheduler.running,
+            list_running=lambda: self.scheduler.running,
             clock=self.clock,
-        )
-
-    def _make_cache_shares(self, tenants: TenantShares) -> CacheShares:
-        scheduler = self.scheduler
-        return CacheShares(
-            tenants,
-            self._pins,
-            num_blocks=self.inputs.num_blocks,
-            block_size=scheduler.block_size,
-            list_running=lambda: scheduler.running,
         )
 
     def _make_stats(self) -> JobStats:
@@ -147,9 +133,7 @@ class JobsBuild:
         since_1970_s = time.time() - self.clock()
         return JobSpans(make_exporter(endpoint), names, model=model, rank=rank, since_1970_s=since_1970_s)
 
-    def _make_admission(
-        self, demand: Demand, runtime: AgentRuntime, cache_shares: CacheShares | None
-    ) -> AdmissionControl:
+    def _make_admission(self, demand: Demand, runtime: AgentRuntime, tenants: TenantShares | None) -> AdmissionControl:
         computing = self._make_turn_cost(self.inputs.recompute_cost)
         order = self._policy.order or Order()
         return AdmissionControl(
@@ -172,7 +156,7 @@ class JobsBuild:
                 block_size=self.scheduler.block_size,
                 loses_whole=self.loses_whole,
             ),
-            cache_shares=cache_shares,
+            tenants=tenants,
         )
 
     def _make_turn_cost(self, price: BlockPrice) -> TurnCost:

@@ -100,8 +100,8 @@ class Build:
         if filler is not None:
             self.scheduler.fill_gaps(filler)
         self._watch(queue, tracker, tier)
-        shares = () if tracker is None else (tracker.tenants, tracker.cache_shares)
-        order = frees, checkpoints, filler, self.observers, *shares, tracker, preemption, tier
+        tenants = None if tracker is None else tracker.tenants
+        order = frees, checkpoints, filler, self.observers, tenants, tracker, preemption, tier
         return Parts(
             evictor=evictor,
             block_queue=queue,
@@ -259,12 +259,8 @@ class Build:
         if self.scheduler.policy is not SchedulingPolicy.FCFS:
             logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
-
-        def make_queue() -> JobQueue:
-            return JobQueue(tracker.priority_of, tracker.waiting.patience_s, self.clock)
-
-        tenants = tracker.tenants
-        self.scheduler.waiting = make_queue() if tenants is None else FairQueue(tenants.find, make_queue)
+        order, tenants = (tracker.priority_of, tracker.waiting.patience_s, self.clock), tracker.tenants
+        self.scheduler.waiting = JobQueue(*order) if tenants is None else FairQueue(*order, tenants.find)
         return Preemption(runtime.victim, lambda request: tracker.priority_of(request).time_s)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:

@@ -14,7 +14,7 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from agentcache.engine.order.fair_queue import FairQueue
-from agentcache.engine.order.job_queue import ORDINARY, JobQueue
+from agentcache.engine.order.job_queue import ORDINARY
 from agentcache.engine.order.tenants import MAX_IDLE, TenantShares, TenantState
 from agentcache.engine.request_state import QueuePriority
 from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
@@ -31,9 +31,15 @@ class Line:
     def __init__(self) -> None:
         known = {name: {"weight": weight} for name, weight in WEIGHTS.items()}
         self.tenants = TenantShares(
-            Tenants(known=known), COST, states={}, find_job=lambda _: None, list_running=list, clock=Clock()
+            tenants=Tenants(known=known),
+            cost=COST,
+            pins=None,
+            states={},
+            find_job=lambda _: None,
+            list_running=list,
+            clock=Clock(),
         )
-        self.queue = FairQueue(self.tenants.find, lambda: JobQueue(self._place, 1e9, Clock()))
+        self.queue = FairQueue(self._place, 1e9, Clock(), self.tenants.find)
         self.running: Request | None = None
         self._count = 0
 

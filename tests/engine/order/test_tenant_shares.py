@@ -133,5 +133,5 @@ def test_one_tenant_alone_may_have_all_of_the_cache(tiny_model_path: str) -> Non
     for number in range(4):
         do_pinned(lone, f"large {number}")
     lone.step()
-    assert lone.scheduler.tracker.cache_shares.beyond == frozenset()
+    assert lone.scheduler.tracker.tenants.beyond == frozenset()
     assert lone.scheduler.tracker.pins.blocks >= 4 * 16
