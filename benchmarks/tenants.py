@@ -1,6 +1,6 @@
 """Two tenants, one with ten times the load of the other: what shares give the small one, and what they cost.
 
-python benchmarks/tenants.py --out runs/tenants [--seeds 0 1 2] [--rate 0.06] [--kv-tokens 500000] [--cpu-tokens N]
+python benchmarks/tenants.py --out runs/tenants [--seeds 0 1 2] [--rate 0.05] [--kv-tokens 500000] [--cpu-tokens N]
 
 Both play web-search agents with contexts of their own. Three simulations a seed: without shares, with shares of equal
 weight, and the small one alone on half of the machine (steps take twice as long, the caches hold half). The last
@@ -118,8 +118,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--rate", type=float, default=0.06, help="jobs a second of the small tenant")
-    parser.add_argument("--seconds", type=float, default=300.0, help="in which jobs arrive")
+    parser.add_argument("--rate", type=float, default=0.05, help="jobs a second of the small tenant")
+    parser.add_argument("--seconds", type=float, default=150.0, help="in which jobs arrive")
     parser.add_argument("--kv-tokens", type=int, default=500_000)
     parser.add_argument("--cpu-tokens", type=int, default=0)
     given = parser.parse_args()
