@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 
 from agentcache.policy.gpus import GPUS
 from agentcache.policy.registry import DEFAULT_POLICY, find_policy, with_evictor
+from agentcache.tenants import Tenants
 from agentcache.tuning import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, KnobGroup, Tuning, knob_field
 
 _BY_POLICY = "not tuned: the policy's (agentcache/policy/registry.py)"
@@ -56,7 +57,6 @@ class PinsConfig(KnobGroup):
         '(docs/results/what-did-not-work.md, "Pins")',
         **SHARE,
     )
-    tenant_budget: float = knob_field(1.0, "share of that for one tenant (cache_salt)", _OPT_IN, **SHARE)
 
 
 class OrderConfig(KnobGroup):
@@ -190,6 +190,12 @@ class AgentCacheConfig(KnobGroup):
     tier: TierConfig = TierConfig()
     replicas: ReplicasConfig = ReplicasConfig()
     router: RouterConfig = RouterConfig()
+    tenants: Tenants | None = knob_field(
+        None,
+        "shares by tenant (docs/tenants.md): `by` tells them apart, `known.NAME` has their id, weight and limit; None: "
+        "one order for all",
+        _OPT_IN,
+    )
     record: RecordConfig = RecordConfig()
     tuning: Tuning = Tuning()
 

@@ -67,7 +67,7 @@ def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise InputError(f"--agentcache {pair}: {parent} is given a value of its own as well; leave one out")
-        place[name] = _read_value(text)
+        place[name] = _read_value(text, f"{_TYPED}{path}")
     _check(knobs, _TYPED)
     return knobs
 
@@ -81,9 +81,17 @@ def list_knobs(knobs: Mapping[str, Any]) -> dict[str, str | int | float | bool |
     return listed
 
 
-def _read_value(text: str) -> object:
+def _read_value(text: str, place: str) -> object:
+    def read_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        for name, value in pairs:
+            if name in fields:
+                raise InputError(f"{place}: {name} is given twice; leave one out")
+            fields[name] = value
+        return fields
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=read_once)
     except ValueError:
         return text
 

@@ -41,8 +41,8 @@ def make_agent(
     """An agent whose context grows by about `added` tokens a turn behind what it begins with."""
     prompt, requests = [*begin], []
     for turn in range(turns):
-        prompt = prompt + _draw_tokens(draw, int(added * draw.uniform(0.5, 1.5)))
-        reply = _draw_tokens(draw, int(draw.integers(100, 400)))
+        prompt = prompt + draw_tokens(draw, int(added * draw.uniform(0.5, 1.5)))
+        reply = draw_tokens(draw, int(draw.integers(100, 400)))
         last = turn == turns - 1
         wait_s = 0.0 if last else tool_s * float(draw.lognormal(0.0, 0.5))
         requests.append(Request(prompt, reply, () if last else ("search",), wait_s))
@@ -50,7 +50,7 @@ def make_agent(
     return Session(name, arrival_s, requests)
 
 
-def _draw_tokens(draw: np.random.Generator, count: int) -> list[int]:
+def draw_tokens(draw: np.random.Generator, count: int) -> list[int]:
     return [int(each) for each in draw.integers(1000, 100_000, count)]
 
 
@@ -75,7 +75,7 @@ OTHERS = {
 
 def make_others(kind: str, draw: np.random.Generator) -> list[Session]:
     others = OTHERS[kind]
-    shared = _draw_tokens(draw, others.shared_tokens)
+    shared = draw_tokens(draw, others.shared_tokens)
     return [
         make_agent(
             f"{kind}-{each}",
@@ -92,7 +92,7 @@ def make_others(kind: str, draw: np.random.Generator) -> list[Session]:
 
 def write(kind: str, seed: int, path: Path) -> None:
     draw = np.random.default_rng(seed)
-    system = _draw_tokens(draw, 1000)
+    system = draw_tokens(draw, 1000)
     arrivals_s = np.cumsum(draw.exponential(STRANGERS_S, STRANGERS))
     strangers = [
         make_agent(f"{STRANGER}-{number}", float(at), draw, begin=system, turns=8, added=3000, tool_s=1.9)

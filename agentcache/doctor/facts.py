@@ -43,6 +43,7 @@ _WAITS = {
     "fetch": "for KV on its way from another cache",
     "fill": "for gaps in front of cached blocks to be computed",
     "grammar": "for their grammar to be compiled",
+    "limit": "for other jobs of their tenants, which have as many under way as they may",
 }
 
 

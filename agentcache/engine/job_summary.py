@@ -51,6 +51,7 @@ class JobSummary:
     request_ids: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
     parents: list[str | None] = field(default_factory=list)
+    tenant: str | None = None
 
     def end(self, entry: JobEntry, cause: str, finished_s: float, now_s: float, time_s: float) -> None:
         """End at `now_s`, which is `time_s` seconds since 1970; the last reply was complete at `finished_s`."""

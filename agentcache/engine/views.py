@@ -196,6 +196,16 @@ class ToolCounts(View):
     seconds: float = 0.0
 
 
+class TenantCounts(View):
+    """What a tenant took, of turns and jobs that have ended."""
+
+    turns: int = 0
+    gpu_s: float = Field(default=0.0, description="seconds of GPUs, by the cost model, as if each turn ran alone")
+    wait_s: float = Field(default=0.0, description="from arrival until it ran, summed")
+    jobs: int = 0
+    job_latency_s: float = Field(default=0.0, description="first arrival to last reply, summed")
+
+
 class PinCounts(View):
     """Pins since the start of the engine, in blocks and seconds."""
 
@@ -271,6 +281,9 @@ class RuntimeCounts(View):
     job_turns: Histogram = _NO_TURNS
     tools: dict[str, ToolCounts] = Field(
         default={}, description="by tool, at most 32 names; the rest is `other`, and a human's pause `(human)`"
+    )
+    tenants: dict[str, TenantCounts] = Field(
+        default={}, description="by name, of the 20 that took most, where tenants have shares; the rest is `other`"
     )
     pins: PinCounts = PinCounts()
     prompt_tokens: int = 0

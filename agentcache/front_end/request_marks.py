@@ -29,6 +29,7 @@ from agentcache.engine.vllm.types import EngineCoreRequest, SamplingParams
 from agentcache.front_end.client_sessions import SessionRequest, asking
 from agentcache.front_end.descriptions import describe_chat, describe_response
 from agentcache.front_end.forced_replies import force_replies
+from agentcache.front_end.tenant_salts import salting
 
 # Clients may send these; `forced_replies.py` says when.
 _OF_CLIENTS = frozenset((REPLY_ARGUMENT, CALLS_ARGUMENT))
@@ -103,6 +104,7 @@ def _join(process: Process) -> Process:
             request.session_id = str(session_id) or None
         elif session_id and (asked := asking.get()) is not None:
             request.session_id = asked.read_session(session_id, request.cache_salt)
+        request.cache_salt = salting.get()(request.cache_salt)
         return request
 
     return process_inputs

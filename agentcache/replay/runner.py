@@ -169,7 +169,7 @@ class ReplayRunner:
                 observer=recorder,
                 sleep=sleep,
                 request_options=lambda turn: _request_options(
-                    recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls
+                    recorded.reply(turn), "max_tokens", calls=job.turns[turn].tool_calls, tenant=job.tenant
                 ),
                 turn_ended=partial(play.turn_ended, job),
             )
@@ -182,9 +182,12 @@ class ReplayRunner:
         )
 
 
-def _request_options(reply: Sequence[int], limit: str, calls: Sequence[ToolCall] | None = None) -> Mapping[str, Any]:
+def _request_options(
+    reply: Sequence[int], limit: str, calls: Sequence[ToolCall] | None = None, tenant: str | None = None
+) -> Mapping[str, Any]:
     """Force the reply. `limit` is the API's name for the most tokens; `calls` are those of a reply without text."""
     dictated: dict[str, Any] = {REPLY_ARGUMENT: list(reply)}
     if calls is not None:
         dictated[CALLS_ARGUMENT] = write_forced_calls(calls)
-    return {limit: len(reply), "temperature": 0, "return_token_ids": True, "vllm_xargs": dictated}
+    salted = {} if tenant is None else {"cache_salt": tenant}
+    return {limit: len(reply), "temperature": 0, "return_token_ids": True, "vllm_xargs": dictated, **salted}

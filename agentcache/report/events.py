@@ -112,6 +112,7 @@ class JobEvent(_Record):
     type: Literal["job"] = "job"
     policy: str
     job: str
+    tenant: str | None = None
     started_s: float
     finished_s: float
     turns: int

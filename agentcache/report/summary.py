@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -80,6 +81,7 @@ def _rate(
     return 1 / slow if slow else None
 
 
+_MOST_TENANTS = 20
 # A shorter mean wait is not worth a row.
 _LEAST_WAIT_S = 0.01
 
@@ -97,6 +99,16 @@ class Distribution(_Figures):
     p95: float | None = None
     p99: float | None = None
     max: float | None = None
+
+
+class TenantFigures(_Figures):
+    """Jain's index of the tenants' mean job latencies: 1 where all are equal, 1 ÷ their number where one has it all.
+
+    `job_latency_s` has those means, in seconds, of the tenants with the most jobs.
+    """
+
+    jain_index: float
+    job_latency_s: dict[str, float]
 
 
 class PolicySummary(_Figures):
@@ -129,6 +141,7 @@ class PolicySummary(_Figures):
     waits_s: dict[str, float] | None = None
     busiest_over_mean: float | None = None
     throughput: Throughput | None = None
+    tenants: TenantFigures | None = None
 
     @property
     def finished(self) -> int:
@@ -187,7 +200,23 @@ def summarize_policy(run: PolicyRun) -> PolicySummary:
         waits_s=_share_waits(run.end.waits_s, len(answered)) if run.end else None,
         busiest_over_mean=_find_imbalance(run.end.busy_s) if run.end else None,
         throughput=measure_throughput(run),
+        tenants=_compare_tenants(run.finished_jobs),
     )
+
+
+def _compare_tenants(jobs: Sequence[JobEvent]) -> TenantFigures | None:
+    """Tell how the tenants fared; None where the jobs have none."""
+    latencies: defaultdict[str, list[float]] = defaultdict(list)
+    for job in jobs:
+        if job.tenant is not None:
+            latencies[job.tenant].append(job.finished_s - job.started_s)
+    if not latencies:
+        return None
+    means = {tenant: float(np.mean(seconds)) for tenant, seconds in latencies.items()}
+    squares = sum(mean_s**2 for mean_s in means.values())
+    jain = sum(means.values()) ** 2 / (len(means) * squares) if squares else 1.0
+    largest = sorted(latencies, key=lambda tenant: -len(latencies[tenant]))[:_MOST_TENANTS]
+    return TenantFigures(jain_index=jain, job_latency_s={tenant: means[tenant] for tenant in largest})
 
 
 def _share_waits(waits_s: Mapping[str, float] | None, requests: int) -> dict[str, float] | None:

@@ -95,6 +95,13 @@ def _of_wait(reason: str) -> Metric:
     return Metric(f"waited: {reason}", "s", lambda p: (p.waits_s or {}).get(reason), format_number, None)
 
 
+def _of_tenant(name: str) -> Metric:
+    def value(policy: PolicySummary) -> float | None:
+        return policy.tenants.job_latency_s.get(name) if policy.tenants else None
+
+    return Metric(f"of tenant {name}", "s", value, format_number, "lower")
+
+
 _LATENCIES = (
     _of_loop("Throughput per GPU", "tok/s", "total_tok_s"),
     _of_loop("Input per GPU", "tok/s", "input_tok_s"),
@@ -115,6 +122,14 @@ _LATENCIES = (
     Metric("TTFT, P99", "s", lambda p: p.ttft_s.p99, format_number, "lower"),
 )
 _OTHERS = (
+    Metric(
+        "Jain's index of tenants",
+        "",
+        lambda p: p.tenants.jain_index if p.tenants else None,
+        format_number,
+        None,
+        rare=True,
+    ),
     Metric("TPOT, mean", "s", lambda p: p.tpot_s.mean, format_number, "lower"),
     Metric("Makespan", "s", lambda p: p.makespan_s, format_number, "lower"),
     Metric("Token hit rate", "%", lambda p: p.token_hit_rate, _format_percent, "higher"),
@@ -139,7 +154,9 @@ _OTHERS = (
 def build_rows(policies: Mapping[str, PolicySummary]) -> list[Row]:
     """Build the table's body, one row a metric."""
     reasons = dict.fromkeys(reason for policy in policies.values() for reason in policy.waits_s or ())
-    metrics = (*_LATENCIES, *map(_of_wait, reasons), *_OTHERS)
+    shown = [policy.tenants for policy in policies.values() if policy.tenants]
+    tenants = dict.fromkeys(name for figures in shown for name in figures.job_latency_s)
+    metrics = (*_LATENCIES, *map(_of_tenant, tenants), *map(_of_wait, reasons), *_OTHERS)
     values = [(metric, [metric.value(policy) for policy in policies.values()]) for metric in metrics]
     is_loop = any(policy.throughput for policy in policies.values())
     return [_build_row(metric, row) for metric, row in values if _is_shown(metric, row, is_loop)]

@@ -89,6 +89,7 @@ class JobRecorder:
         event = JobEvent(
             policy=self.policy,
             job=outcome.job_id,
+            tenant=self.recorded.job.tenant,
             started_s=outcome.started_s,
             finished_s=outcome.finished_s,
             turns=self._turns,
@@ -116,6 +117,7 @@ class JobRecorder:
             JobEvent(
                 policy=self.policy,
                 job=self.recorded.job.id,
+                tenant=self.recorded.job.tenant,
                 started_s=self._started_s,
                 finished_s=now_s,
                 turns=self._turns,

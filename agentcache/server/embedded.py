@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from agentcache.config_reader import CONFIG_KEY
+from agentcache.config_reader import CONFIG_KEY, read_config
 from agentcache.engine.rpc.policy_switch import USE_POLICY_METHOD
 from agentcache.engine.start_cause import hear_cause
 from agentcache.engine.vllm.base import VllmConfig
@@ -59,7 +59,8 @@ class EmbeddedServer:
         given: Any = self.vllm_config.additional_config
         self.vllm_config.additional_config = {**given, CONFIG_KEY: dict(config)}
         # What jobs the last policy had is over, and whether they stay at their engines is the policy's choice.
-        self.jobs.follow(place_requests(self.engine.engine_core, self.vllm_config))
+        shares = read_config(self.vllm_config.additional_config).tenants
+        self.jobs.follow(place_requests(self.engine.engine_core, self.vllm_config), shares)
 
 
 async def switch_policy(core: AsyncMPClient, config: Mapping[str, Any]) -> None:

@@ -73,11 +73,12 @@ class AgentCacheEndpoints:
         told = _find_router(engine_client.vllm_config)
         tokenizer = engine_client.tokenizer
         decode = None if tokenizer is None else tokenizer.decode
-        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, told, decode)
+        config = read_config(engine_client.vllm_config.additional_config)
+        shares = config.tenants if is_ours else None
+        state.agentcache_jobs = JobReader(core.call_utility_all_async, placer, told, decode, shares=shares)
         if told is not None and is_ours:
             # A task without a reference may be garbage-collected before it is done.
             state.agentcache_expiry_watch = asyncio.create_task(watch_expiry(state.agentcache_jobs))
-        config = read_config(engine_client.vllm_config.additional_config)
         state.agentcache_report = LiveReport(state.agentcache_jobs)
         if shares_engines(core):
             drain_before_shutdown(engine_client)

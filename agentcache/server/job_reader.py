@@ -18,6 +18,7 @@ from agentcache.policy.replicas.job_homes import JobHome
 from agentcache.server.change_text import Decode, write_all, write_latest
 from agentcache.server.session_router import SessionRouter
 from agentcache.server.snapshot_reader import ANSWER_WAIT_S, MIN_INTERVAL_S, Reading
+from agentcache.tenants import Tenants as Shares
 
 logger = init_logger("vllm.agentcache")
 
@@ -46,24 +47,27 @@ class JobReader:
         placer: Placer | None = None,
         router: SessionRouter | None = None,
         decode: Decode | None = None,
+        *,
+        shares: Shares | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask through `call`, which takes a method of the engine core and its arguments; one answer per engine.
 
         `placer` is what chooses engines, where there are several; `router` hears of sessions that are over; `decode`
-        makes text of token ids, where engines tell any.
+        makes text of token ids, where engines tell any; `shares` say who is a tenant, where tenants have any.
         """
         self._call = call
         self._placer = placer
         self._router = router
         self._decode = decode
+        self.shares = shares
         self._clock = clock
         self._latest: asyncio.Task[list[list[dict[str, Any]]]] | None = None
         self._next_ask_s = 0.0
 
-    def follow(self, placer: Placer | None) -> None:
-        """Go on with another placer, or with vLLM's balancer."""
-        self._placer = placer
+    def follow(self, placer: Placer | None, shares: Shares | None) -> None:
+        """Go on with another placer, or with vLLM's balancer, and with other shares."""
+        self._placer, self.shares = placer, shares
 
     async def find(self, reading: Reading, session: str, tenants: Tenants = None) -> list[dict[str, Any]]:
         """Return the session's jobs, each an EngineJob as plain values; empty if no engine knows any.

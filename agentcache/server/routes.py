@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.status import (
     HTTP_400_BAD_REQUEST,
+    HTTP_403_FORBIDDEN,
     HTTP_404_NOT_FOUND,
     HTTP_414_URI_TOO_LONG,
     HTTP_503_SERVICE_UNAVAILABLE,
@@ -20,6 +21,7 @@ from starlette.status import (
 from agentcache.engine.vllm.serving import create_error_response
 from agentcache.errors import ServerError
 from agentcache.front_end.client_sessions import MAX_SESSION_CHARACTERS, find_job_path, read_header
+from agentcache.front_end.tenant_salts import find_salting, find_tenant
 from agentcache.server.job_reader import MAX_JOBS, JobReader, Tenants
 from agentcache.server.live_report import LiveReport
 from agentcache.server.metrics import render_metrics
@@ -57,6 +59,7 @@ async def list_places() -> dict[str, str]:
 @router.get("/state")
 async def get_state(request: Request) -> dict[str, Any]:
     """Return policy, knobs in force, counts, blocks and requests of every engine; `age_s` is how old they are."""
+    _refuse_tenants(request)
     reading = await _read(request)
     return {"age_s": reading.age_s, "engines": [engine.model_dump(mode="json") for engine in reading.engines]}
 
@@ -69,6 +72,7 @@ async def list_jobs(request: Request, limit: int = 100, of: str | None = None) -
     """
     if of is not None:
         return await get_jobs(request, of)
+    _refuse_tenants(request)
     if not 1 <= limit <= MAX_JOBS:
         raise HTTPException(HTTP_400_BAD_REQUEST, f"limit: give a number of jobs from 1 to {MAX_JOBS}.")
     reading = await _read_runtime(request)
@@ -118,6 +122,7 @@ async def release_job(request: Request, session: str) -> Response:
 @router.get("/report", response_class=HTMLResponse)
 async def get_report(request: Request, refresh: int = 10) -> Response:
     """Return the latest jobs as an HTML page that reloads itself every `refresh` seconds."""
+    _refuse_tenants(request)
     if refresh != 0 and not 2 <= refresh <= 3600:
         raise HTTPException(
             HTTP_400_BAD_REQUEST, "refresh: give seconds from 2 to 3600, or 0 for a page that stays as it is."
@@ -182,8 +187,27 @@ def _shorten_job(job: dict[str, Any]) -> dict[str, Any]:
 
 def _find_tenants(request: Request) -> Tenants:
     """Find the tenant that the request is limited to; an empty salt stands for requests without one."""
-    salt = request.headers.get(SALT_HEADER)
-    return None if salt is None else [read_header(salt) or None]
+    given = request.headers.get(SALT_HEADER)
+    salt = None if given is None else read_header(given) or None
+    if given is None and not _is_of_tenant(request):
+        return None
+    return [find_salting(request.headers, _get_jobs(request).shares)(salt)]
+
+
+def _is_of_tenant(request: Request) -> bool:
+    """Tell whether a tenant asks, who may see its own jobs alone. A key of no known tenant is the operator's."""
+    tenants = _get_jobs(request).shares
+    if tenants is None or (tenant := find_tenant(request.headers, tenants)) is None:
+        return False
+    return tenants.by != "api_key" or tenants.knows(tenant)
+
+
+def _refuse_tenants(request: Request) -> None:
+    """Raise what is answered to a tenant that asks for what all do."""
+    if _is_of_tenant(request):
+        raise HTTPException(
+            HTTP_403_FORBIDDEN, f"A tenant sees its own jobs alone; ask for {PREFIX}/jobs/SESSION of one of them."
+        )
 
 
 def _make_unknown_session() -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.views import PLACE_OF, ToolCounts
-from agentcache.server.metric_families import Samples, by_reason, counter, gauge, histogram
+from agentcache.server.metric_families import GetSamples, Samples, by_reason, counter, gauge, histogram
 
 
 def _tools(one: EngineSnapshot) -> Mapping[str, ToolCounts]:
@@ -20,6 +20,14 @@ def _by_place(one: EngineSnapshot) -> Samples:
         for cause in sorted(counts)
         for labels, value in by_reason({cause: counts[cause]})
     ]
+
+
+def _tenants(name: str) -> GetSamples:
+    def get(one: EngineSnapshot) -> Samples:
+        tenants = one.runtime.tenants if one.runtime is not None else {}
+        return [((tenant,), getattr(counts, name)) for tenant, counts in tenants.items()]
+
+    return get
 
 
 RUNTIME_METRICS = (
@@ -53,6 +61,21 @@ RUNTIME_METRICS = (
         "Turns that called this tool and were followed by another.",
         lambda one: [((tool,), gaps.gaps) for tool, gaps in _tools(one).items()],
         "tool",
+    ),
+    counter("tenant_turns_total", "Turns that ended, by tenant.", _tenants("turns"), "tenant"),
+    counter(
+        "tenant_gpu_seconds_total",
+        "Seconds of GPUs that they took, by the cost model, as if each had run alone.",
+        _tenants("gpu_s"),
+        "tenant",
+    ),
+    counter("tenant_wait_seconds_total", "Seconds that they waited, summed.", _tenants("wait_s"), "tenant"),
+    counter("tenant_jobs_total", "Jobs that ended, by tenant.", _tenants("jobs"), "tenant"),
+    counter(
+        "tenant_job_latency_seconds_total",
+        "Seconds from their first arrivals to their last replies, summed.",
+        _tenants("job_latency_s"),
+        "tenant",
     ),
     gauge("pins", "Pins that live: KV of jobs whose tools run, kept for a time.", "runtime.pins.live"),
     gauge("pinned_blocks", "Blocks that pins keep.", "runtime.pins.blocks"),

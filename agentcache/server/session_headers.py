@@ -15,6 +15,7 @@ from agentcache.errors import in_one_line
 from agentcache.front_end.client_sessions import SESSION_HEADER, SessionRequest, asking
 from agentcache.front_end.family_roots import FamilyRoots
 from agentcache.front_end.request_marks import refuse_marks
+from agentcache.front_end.tenant_salts import find_salting, salting
 from agentcache.server.access import needs_key
 from agentcache.server.job_reader import JobReader
 from agentcache.server.routes import answer_error
@@ -72,15 +73,18 @@ class SessionHeaders:
         if asked.header and asked.header != headers.get(SESSION_HEADER):
             scope = {**scope, "headers": _name_session(scope["headers"], asked.header)}
         is_final = _is_final(headers) and needs_key(scope)
-        token = asking.set(asked)
+        jobs: JobReader | None = getattr(scope["app"].state, "agentcache_jobs", None)
+        salt = find_salting(headers, None if jobs is None else jobs.shares)
+        token, salt_token = asking.set(asked), salting.set(salt)
         try:
             await self._app(scope, receive, send)
         finally:
             asking.reset(token)
+            salting.reset(salt_token)
             # A task that vLLM has begun meanwhile keeps this context for as long as it runs.
             asked.message = None
             if is_final:
-                self._release(scope["app"].state, asked.found)
+                self._release(scope["app"].state, {(session, salt(own)) for session, own in asked.found})
 
     def _release(self, state: State, found: set[tuple[str, str | None]]) -> None:
         """Release the jobs in tasks of their own: a client that has gone may have cancelled this one."""

@@ -159,10 +159,12 @@ class SimulatedEngine:
         *,
         agent: str | None = None,
         parent: str | None = None,
+        tenant: str | None = None,
     ) -> None:
         """Add a request for `prompt` to be answered with `reply`, both token ids, which stands for these calls.
 
-        `agent` is the one of the session that asks, and `parent` the one that has begun it, None for the main one.
+        `agent` is the one of the session that asks, and `parent` the one that has begun it, None for the main one;
+        `tenant` has the session, if any has.
         """
         now_s = self.clock.now()
         dictated = {REPLY_ARGUMENT: reply, CALLS_ARGUMENT: write_forced_calls(calls)}
@@ -173,7 +175,14 @@ class SimulatedEngine:
         params = SamplingParams(max_tokens=len(reply), ignore_eos=True, extra_args=dictated)
         hash_blocks = self._known_hashes.hash_blocks
         request = Request(
-            request_id, prompt, params, None, arrival_time=now_s, block_hasher=hash_blocks, session_id=session_id
+            request_id,
+            prompt,
+            params,
+            None,
+            arrival_time=now_s,
+            cache_salt=tenant,
+            block_hasher=hash_blocks,
+            session_id=session_id,
         )
         earlier = self._known_hashes.remember(request)
         if earlier is not None and self._block_keys is not None:

@@ -177,7 +177,14 @@ class SimulationRunner:
         number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
         parent = None if job.start is None else job.start.parent
         self._engines[number].add(
-            run.request_id, run.prompt, run.reply, session_id=job.id, calls=calls, agent=job.thread, parent=parent
+            run.request_id,
+            run.prompt,
+            run.reply,
+            session_id=job.id,
+            calls=calls,
+            agent=job.thread,
+            tenant=job.tenant,
+            parent=parent,
         )
 
     def _end_step(self, engine: SimulatedEngine) -> None:

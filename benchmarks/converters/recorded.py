@@ -42,6 +42,7 @@ class Session:
     name: str
     arrival_s: float
     requests: Sequence[Request]
+    tenant: str | None = None
 
 
 def check_options(jobs: int | None, scale: float) -> None:
@@ -110,6 +111,7 @@ def _list_lines(session: Session, blocks: _Blocks) -> Iterator[Line]:
             hash_ids=ids[:of_prompt],
             reply_ids=ids[of_prompt : (tokens + len(request.reply)) // BLOCK_TOKENS],
             session=session.name,
+            tenant=session.tenant,
             latency_ms=0.0,
             called=list(request.called),
             end="calls" if request.called else "answer",

@@ -79,7 +79,8 @@ class Job:
 
     `turns` is the recording that a replay follows. Either all turns have a context, and `messages` is empty, or none
     has. `agents` are recorded sub-agents, in the order in which they began: jobs with the same id, each with a
-    `thread`, the agent's name, and a `start`.
+    `thread`, the agent's name, and a `start`. `tenant`, if there is any, is whose job it is: the cache salt of its
+    requests.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Job:
     thread: str | None = None
     start: Start | None = None
     agents: tuple[Job, ...] = ()
+    tenant: str | None = None
 
     @property
     def family(self) -> tuple[Job, ...]:

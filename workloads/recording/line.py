@@ -37,7 +37,8 @@ class Line(Record):
     `hash_ids` are the blocks of the prompt, the last one perhaps in part; `reply_ids` the full blocks behind them, up
     to the end of the reply. Requests that have the same text up to a block's end have the same id there. `session` is
     None where none is known; `thread` is the agent of it that asks and `parent` the one that began that agent, None for
-    the main one. `called` are the tools that the reply asked for. `lost` requests before this one are missing.
+    the main one. `tenant` has the session, if any does: two tenants share no blocks, even equal ones. `called` are the
+    tools that the reply asked for. `lost` requests before this one are missing.
     """
 
     recording: Header | None = None
@@ -49,6 +50,7 @@ class Line(Record):
     session: str | None = None
     thread: str | None = None
     parent: str | None = None
+    tenant: str | None = None
     ttft_ms: Milliseconds | None = None
     latency_ms: Milliseconds
     cached_length: Tokens = 0

@@ -37,6 +37,7 @@ class RecordedRequest:
     session: str | None = None
     thread: str | None = None
     parent: str | None = None
+    tenant: str | None = None
     tools: Sequence[str] = ()
     end: End = "failed"
 
@@ -51,6 +52,7 @@ class LineMaker:
         self._block_id = lru_cache(_KEPT_IDS)(partial(self._number, b"block"))
         self._session_id = lru_cache(_KEPT_IDS)(partial(self._salt, b"session"))
         self._thread_id = lru_cache(_KEPT_IDS)(partial(self._salt, b"thread"))
+        self._tenant_id = lru_cache(_KEPT_IDS)(partial(self._salt, b"tenant"))
         self._tool_id = lru_cache(_KEPT_IDS)(str if tool_names else partial(self._salt, b"tool"))
 
     def make(self, request: RecordedRequest, lost: int, header: Header | None) -> bytes:
@@ -71,6 +73,7 @@ class LineMaker:
             session=None if session is None else self._session_id(session),
             thread=None if thread is None else self._thread_id(thread),
             parent=None if request.parent is None else self._thread_id(request.parent),
+            tenant=None if request.tenant is None else self._tenant_id(request.tenant),
             ttft_ms=None if first_s is None else _milliseconds(first_s - arrived_s),
             latency_ms=_milliseconds(request.ended_s - arrived_s),
             cached_length=request.cached_tokens or 0,

@@ -91,6 +91,7 @@ class _Builder:
             arrival_s=(member.requests[0].timestamp - self.first_ms) / 1000,
             thread=member.name,
             start=self._build_start(member),
+            tenant=member.requests[0].tenant,
         )
 
     def _build_start(self, member: Member) -> Start | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -49,7 +49,7 @@ class Pin:
     number: int
     owner: str
     job: str
-    tenant: str | None
+    tenant: str
     turn: int
     began_s: float
     expires_s: float
@@ -87,13 +87,11 @@ class Pins:
         evictor: PinnedEvictor,
         *,
         budget_blocks: int,
-        tenant_blocks: int,
         clock: Callable[[], float],
         whole: bool = False,
     ) -> None:
         """Begin without pins. With `whole` a part of what a pin keeps is worth nothing: it ends at once."""
         self.budget_blocks = budget_blocks
-        self.tenant_blocks = tenant_blocks
         self.began = 0
         self.ended: Counter[str] = Counter()
         self.held_s = 0.0
@@ -108,7 +106,7 @@ class Pins:
         self._decide: dict[int, Decide] = {}
         self._guards: dict[str, int] = {}
         self._deadlines: list[tuple[float, int]] = []
-        # The pins were within their budgets when they had so many blocks.
+        # The pins were within their budget when they had so many blocks.
         self._checked_blocks = 0
 
     def __len__(self) -> int:
@@ -133,7 +131,7 @@ class Pins:
         owner: str,
         *,
         job: str,
-        tenant: str | None,
+        tenant: str,
         turn: int,
         blocks: Sequence[KVCacheBlock],
         decide: Decide,
@@ -147,7 +145,7 @@ class Pins:
         Args:
             owner: The request.
             job: Whose request it was.
-            tenant: Whose budget the pin counts towards, besides the common one.
+            tenant: Whose share of the cache the pin counts towards, empty for none's.
             turn: The request's number within its job.
             blocks: All of the request's blocks, still in use.
             decide: How long to keep them, now and whenever that time is over.
@@ -216,7 +214,7 @@ class Pins:
                 self._end(pin, PinEnd.PRESSURE)
         # What others used comes back in between.
         if self.blocks > self._checked_blocks:
-            self._keep_budgets()
+            self._shrink(list(self._live.values()), self.budget_blocks)
         self._checked_blocks = self.blocks
         now_s, decided = self._clock(), 0
         while decided < MAX_EXPIRED and self._deadlines and self._deadlines[0][0] <= now_s:
@@ -257,14 +255,10 @@ class Pins:
         if self.began != len(self._live) + self.ended.total():
             raise IntegrityError(f"{self.began} pins began, {len(self._live)} live and {self.ended.total()} ended")
 
-    def _keep_budgets(self) -> None:
-        by_tenant: dict[str, list[Pin]] = defaultdict(list)
+    def rank_anew(self) -> None:
+        """Take over what all pins are worth now, of those whose rank has changed."""
         for pin in self._live.values():
-            if pin.tenant is not None:
-                by_tenant[pin.tenant].append(pin)
-        for pins in by_tenant.values():
-            self._shrink(pins, self.tenant_blocks)
-        self._shrink(list(self._live.values()), self.budget_blocks)
+            self._evictor.set_value(pin.number, pin.rank_value)
 
     def _schedule(self, pin: Pin) -> None:
         heapq.heappush(self._deadlines, (pin.expires_s, pin.number))

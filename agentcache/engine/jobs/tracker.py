@@ -10,11 +10,12 @@ from agentcache.engine.blocks.pins import Pin, PinEnd, Pins, pin_rank
 from agentcache.engine.jobs.family import FamilyBooks
 from agentcache.engine.jobs.finish_classes import OVER, PREEMPTED, UNKNOWN, FinishClasses, ReuseFactors
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.marks import is_search_step, shorten, tells_more, tenant_name
+from agentcache.engine.marks import is_search_step, shorten, tells_more
 from agentcache.engine.observe.prompt_change import PromptChanges
 from agentcache.engine.observe.stats import JobStats, end_turn, find_places
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.job_queue import ORDINARY, find_priority
+from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.parts import Observers, Part, mark_answers, request_ids
 from agentcache.engine.replies.ended_reply import ToolReader, calls_of, is_answer, is_whole
 from agentcache.engine.request_state import NOTHING_TOLD, QueuePriority, RequestState, Waits, begin_turn, note_admission
@@ -37,7 +38,8 @@ class JobTracker(Part):
 
     A request's block hashes are of `hash_block_size` tokens. `pins` and `factors` are None under a policy without them,
     `store` where durations are forgotten at the end, `connector` where KV is nowhere else. `shows_text`: tokens are
-    kept to show what clients change. `states` are of the requests that have come and not ended, by their id.
+    kept to show what clients change. `states` are of the requests that have come and not ended, by their id. `tenants`
+    is None where they have no shares.
     """
 
     runtime_policy: RuntimePolicy
@@ -56,7 +58,8 @@ class JobTracker(Part):
     observers: Observers
     clock: Callable[[], float]
     stats: JobStats = field(default_factory=JobStats)
-    states: dict[str, RequestState] = field(default_factory=dict, init=False)
+    states: dict[str, RequestState] = field(default_factory=dict)
+    tenants: TenantShares | None = None
 
     def __post_init__(self) -> None:
         """Begin without jobs."""
@@ -85,7 +88,8 @@ class JobTracker(Part):
             job, session, parent, found_by = self.finder.find(request)
         self.finder.watch(request, found_by)
         gap = self.runtime.arrived(job, name, parent, client_session=session)
-        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id)
+        tenant = None if self.tenants is None else self.tenants.find(request).name
+        self.stats_guard.tell(self.stats.begin, job, now_s, found_by, request.session_id, tenant)
         pinned = gap is not None and self._end_gap(job, gap, now_s)
         continues, left_s = (None, now_s) if gap is None else (gap.request, now_s - gap.seconds)
         overlap = self.finder.compare(continues, request)
@@ -112,8 +116,10 @@ class JobTracker(Part):
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:
         """Find why the request is not to be admitted in this step: `pins`, `new job` or `load`; None if it may be."""
-        state = self.states.get(request.request_id)
-        return None if state is None else self.waiting.find_wait(request, state, available, self.clock())
+        state, tenants = self.states.get(request.request_id), self.tenants
+        if state is None or (tenants is not None and tenants.passes(request)):
+            return None
+        return self.waiting.find_wait(request, state, available, self.clock())
 
     def note_wait(self, request: Request, reason: WaitReason) -> None:
         """Note what holds a request that has not run yet."""
@@ -286,14 +292,15 @@ class JobTracker(Part):
             hold = self.runtime.decide_hold(key, age_s=age_s, queued=queued, **costs)
             return promises.lengthen(turn, hold, age_s, costs["loss_s"]) if turn in promises.given else hold
 
+        rank = pin_rank(self.runtime_policy.pin_rank, state.entry.arrival_s)
         pin = self.pins.begin(
             state.request,
             job=state.entry.session,
-            tenant=tenant_name(request.cache_salt),
+            tenant="" if self.tenants is None else self.tenants.find(request).id,
             turn=state.turn.turn,
             blocks=blocks,
             decide=decide,
-            rank=pin_rank(self.runtime_policy.pin_rank, state.entry.arrival_s),
+            rank=rank if self.tenants is None else self.tenants.rank(rank),
         )
         if pin is not None:
             self.stats_guard.tell(self.stats.add_pin, state.entry.session, pin)

@@ -126,6 +126,7 @@ class RequestRecorder(Part):
         running.hashes = request.block_hashes[self._hashes_per_block - 1 :: self._hashes_per_block]
         running.session = self._name_job(request)
         running.thread, running.parent = read_agent(request), read_parent(request)
+        running.tenant = request.cache_salt
         running.end = "length" if is_made_up(request) else _ENDS[describe_status(request)]
         self._writer.write(running, self._find_calls(request) if is_whole(request) else None)
 

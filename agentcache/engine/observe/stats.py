@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agentcache.engine.blocks.pins import Pin
 from agentcache.engine.job_summary import JobSummary
+from agentcache.engine.observe.tenant_usage import TenantUsage
 from agentcache.engine.replies.ended_reply import describe_status
 from agentcache.engine.views import FoundBy, Histogram, HitPlace, LossCause, RuntimeCounts, ToolCounts, TurnView
 from agentcache.engine.vllm.types import CacheHitSource, PrefillStats, Request
@@ -128,11 +129,16 @@ class JobStats:
         self.ended: deque[tuple[JobRecord, JobEntry]] = deque(maxlen=_MAX_ENDED_JOBS)
         self._latest: deque[tuple[JobRecord, TurnView]] = deque()
         self._expired: deque[str | None] = deque(maxlen=_MAX_EXPIRED)
+        self._usage = TenantUsage(self.counts.tenants)
 
-    def begin(self, job: str, now_s: float, by: FoundBy, session: str | None = None) -> None:
-        """Note the arrival of a request of a job, how that was found, and the session that its client names."""
+    def begin(self, job: str, now_s: float, by: FoundBy, session: str | None = None, tenant: str | None = None) -> None:
+        """Note the arrival of a request of a job, how that was found, and the session that its client names.
+
+        `tenant` is the name of the job's, None where tenants have no shares.
+        """
         self.counts.found_jobs[by] += 1
         record = self.jobs.setdefault(job, JobRecord(now_s))
+        record.summary.tenant = tenant
         if session and len(session) <= _MAX_SESSION:
             record.session = session
         if record.asked_s is None:
@@ -151,6 +157,8 @@ class JobStats:
         record.turns.append(turn)
         price_s = self._price(turn.cached_tokens, turn.computed_tokens, turn.output_tokens)
         record.add(turn, self._gpus * price_s)
+        if (tenant := record.summary.tenant) is not None:
+            self._usage.add_turn(tenant, turn, self._gpus * price_s)
         if self.spans is not None and record.trace is not None:
             self.spans.add_turn(record.trace, turn, headers)
         if turn.status == "finished" and not turn.tools and turn.thread is None:
@@ -208,6 +216,8 @@ class JobStats:
             return
         add(self.counts.job_latency_s, record.finished_s - entry.arrival_s)
         add(self.counts.job_turns, entry.turns)
+        if record.summary.tenant is not None:
+            self._usage.end_job(record.summary.tenant, record.finished_s - entry.arrival_s)
 
     def close(self, jobs: Iterable[JobEntry], now_s: float) -> None:
         """Log the jobs that are left: the engine stops."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from agentcache.engine.blocks.pins import LATEST_S, PinEnd, Pins
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.base import cdiv
 from agentcache.engine.vllm.types import KVCacheBlock, Request, RequestStatus
@@ -58,13 +59,14 @@ class AdmissionControl:
         find_turns: Callable[[float], int],
         find_growth: Callable[[], float],
         load_control: LoadControl,
+        tenants: TenantShares | None = None,
     ) -> None:
         """`price_taken` gives the seconds that taking a block costs which ends so many tokens into its sequence.
 
         `find_work` gives the seconds that a request takes at most of which so many tokens are cached, and, where its
         client has told, so many of the reply are expected. `find_turns`
         gives the number of turns that a share of the jobs under way have not behind them yet, `find_growth` the tokens
-        that a job is still to add to a prompt, as a multiple of the prompt's.
+        that a job is still to add to a prompt, as a multiple of the prompt's. `tenants` None: they have no shares.
         """
         self._order = runtime_policy.order or Order()
         self.patience_s = self._order.patience_s
@@ -80,6 +82,7 @@ class AdmissionControl:
         self._count_running = count_running
         self._find_growth = find_growth
         self.load_control = load_control
+        self._tenants = tenants
         self._juniors = Juniors(self._order.juniors, find_turns)
         # In this step requests wait for pins; juniors wait for room beside them.
         self._held_back = self._holds_juniors = False
@@ -120,7 +123,8 @@ class AdmissionControl:
             return
         free = [block.block_id for block in hits if block.ref_cnt == 0]
         if free and self._guarded is not None:
-            self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s))
+            lift = 0.0 if self._tenants is None else self._tenants.lift(self._tenants.find(request).id)
+            self._guarded.guard(request.request_id, free, max(0.0, LATEST_S - state.priority.time_s) + lift)
 
     def find_wait(self, request: Request, state: RequestState, available: int, now_s: float) -> WaitReason | None:
         """Find why the request is not to be admitted in this step; None if it may be.

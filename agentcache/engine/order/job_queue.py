@@ -31,7 +31,7 @@ def find_priority(
     return QueuePriority(PINNED if pinned else ORDINARY, time_s, now_s)
 
 
-class _Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """A request in the queue. Its keys differ from those of all others."""
 
     request: Request
@@ -43,15 +43,39 @@ class _Entry(NamedTuple):
 class _Line:
     """Entries in ascending order of a key of theirs."""
 
-    def __init__(self, get_key: Callable[[_Entry], tuple[Any, ...]]) -> None:
+    def __init__(self, get_key: Callable[[QueueEntry], tuple[Any, ...]]) -> None:
         self._get_key = get_key
-        self.entries: list[_Entry] = []
+        self.entries: list[QueueEntry] = []
 
-    def add(self, entry: _Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         insort(self.entries, entry, key=self._get_key)
 
-    def remove(self, entry: _Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         del self.entries[bisect_left(self.entries, self._get_key(entry), key=self._get_key)]
+
+
+class Lines:
+    """Entries by priority, by arrival, and those that keep their place by arrival."""
+
+    def __init__(self) -> None:
+        self.by_priority = _Line(lambda entry: entry.key)
+        self.by_arrival = _Line(lambda entry: entry.arrival)
+        self.in_place = _Line(lambda entry: entry.arrival)
+
+    def of(self, entry: QueueEntry) -> Iterator[_Line]:
+        """Yield the lines that have the entry."""
+        yield self.by_priority
+        yield self.by_arrival
+        if entry.priority.by_arrival:
+            yield self.in_place
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.by_priority.entries)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate over the requests by priority."""
+        return (entry.request for entry in self.by_priority.entries)
 
 
 class JobQueue(RequestQueue):
@@ -73,10 +97,8 @@ class JobQueue(RequestQueue):
         self._find_priority = find_priority
         self._patience_s = patience_s
         self._clock = clock
-        self._by_priority = _Line(lambda entry: entry.key)
-        self._by_arrival = _Line(lambda entry: entry.arrival)
-        self._in_place = _Line(lambda entry: entry.arrival)
-        self._waiting: dict[str, _Entry] = {}
+        self._lines = Lines()
+        self._waiting: dict[str, QueueEntry] = {}
         self._front: str | None = None
         # Of the first addition: requests that are put back stay where they were.
         self._priorities: WeakKeyDictionary[Request, tuple[QueuePriority, int]] = WeakKeyDictionary()
@@ -91,19 +113,17 @@ class JobQueue(RequestQueue):
             priority = priority._replace(rank=PREEMPTED)
         arrival = priority.arrival_s, number
         key = priority.rank, priority.time_s, priority.arrival_s, request.arrival_time, number
-        entry = self._waiting[request.request_id] = _Entry(request, priority, key, arrival)
-        for line in self._lines_of(entry):
+        entry = self._waiting[request.request_id] = QueueEntry(request, priority, key, arrival)
+        for line in self.find_lines(request).of(entry):
             line.add(entry)
 
-    def _lines_of(self, entry: _Entry) -> Iterator[_Line]:
-        yield self._by_priority
-        yield self._by_arrival
-        if entry.priority.by_arrival:
-            yield self._in_place
+    def find_lines(self, request: Request) -> Lines:  # noqa: ARG002
+        """Find the lines that a request stands in."""
+        return self._lines
 
     def peek_request(self) -> Request:
         """Return the next request, and note it for `pop_request`. Raises IndexError when nothing waits."""
-        request = self._find_front().request
+        request = self.find_front().request
         self._front = request.request_id
         return request
 
@@ -129,7 +149,7 @@ class JobQueue(RequestQueue):
     def remove_request(self, request: Request) -> None:
         """Take out a request that waits."""
         entry = self._waiting.pop(request.request_id)
-        for line in self._lines_of(entry):
+        for line in self.find_lines(request).of(entry):
             line.remove(entry)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
@@ -148,15 +168,20 @@ class JobQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the requests by priority."""
-        return iter([entry.request for entry in self._by_priority.entries])
+        return iter(list(self._lines))
 
-    def _find_front(self) -> _Entry:
+    def find_front(self) -> QueueEntry:
+        """Find the next request. Raises IndexError when nothing waits."""
         if not self._waiting:
             raise IndexError("no request waits")
-        first, oldest = self._by_priority.entries[0], self._by_arrival.entries[0]
+        return self.choose(self._lines)
+
+    def choose(self, lines: Lines) -> QueueEntry:
+        """Choose the next of the requests in these lines."""
+        first, oldest = lines.by_priority.entries[0], lines.by_arrival.entries[0]
         if first.priority.rank == PREEMPTED:
             return first
         if self._clock() - oldest.priority.arrival_s >= self._patience_s:
             return oldest
-        in_place = self._in_place.entries
+        in_place = lines.in_place.entries
         return in_place[0] if in_place and in_place[0].arrival < first.arrival else first

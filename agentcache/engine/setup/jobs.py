@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ from agentcache.engine.observe.recorder import begin_recording
 from agentcache.engine.observe.stats import JobStats
 from agentcache.engine.order.admission import AdmissionControl
 from agentcache.engine.order.load_control import LoadControl
+from agentcache.engine.order.tenants import TenantShares
 from agentcache.engine.parts import Observers
 from agentcache.engine.replies.ended_reply import make_reader
+from agentcache.engine.request_state import RequestState
 from agentcache.engine.segments.scheduler import MultiSegmentScheduler
 from agentcache.job_log import JobLog, JobNames
 from agentcache.models.catalog import short_name
@@ -75,11 +77,14 @@ class JobsBuild:
             max_idle_s=config.runtime.max_idle_s,
             max_blocks=int(_ROOMS * self._room / scheduler.hash_block_size),
         )
+        states: dict[str, RequestState] = {}
+        tenants = self._make_tenants(states, runtime)
+        demand = Demand(runtime, scheduler.hash_block_size, self._room)
         return JobTracker(
             runtime_policy=runtime_policy,
             runtime=runtime,
             pins=self._pins,
-            waiting=self._make_admission(Demand(runtime, scheduler.hash_block_size, self._room), runtime),
+            waiting=self._make_admission(demand, runtime, tenants),
             factors=self._make_factors(evictor, runtime) if runtime_policy.factors else None,
             finish_classes=FinishClasses(self.inputs.waits, runtime.durations),
             turn_cost=self._make_turn_cost(self._price),
@@ -92,6 +97,23 @@ class JobsBuild:
             observers=self.observers,
             clock=self.clock,
             stats=self._make_stats(),
+            states=states,
+            tenants=tenants,
+        )
+
+    def _make_tenants(self, states: Mapping[str, RequestState], runtime: AgentRuntime) -> TenantShares | None:
+        """Make what shares the engine among tenants; None where the operator gives no shares."""
+        tenants = self.config.tenants
+        if tenants is None:
+            return None
+        return TenantShares(
+            tenants=tenants,
+            cost=RequestCost(self._make_turn_cost(self.inputs.recompute_cost), self.inputs.step_s),
+            pins=self._pins,
+            states=states,
+            find_job=runtime.jobs.get,
+            list_running=lambda: self.scheduler.running,
+            clock=self.clock,
         )
 
     def _make_stats(self) -> JobStats:
@@ -112,7 +134,7 @@ class JobsBuild:
         since_1970_s = time.time() - self.clock()
         return JobSpans(make_exporter(endpoint), names, model=model, rank=rank, since_1970_s=since_1970_s)
 
-    def _make_admission(self, demand: Demand, runtime: AgentRuntime) -> AdmissionControl:
+    def _make_admission(self, demand: Demand, runtime: AgentRuntime, tenants: TenantShares | None) -> AdmissionControl:
         computing = self._make_turn_cost(self.inputs.recompute_cost)
         order = self._policy.order or Order()
         return AdmissionControl(
@@ -135,6 +157,7 @@ class JobsBuild:
                 block_size=self.scheduler.block_size,
                 loses_whole=self.loses_whole,
             ),
+            tenants=tenants,
         )
 
     def _make_turn_cost(self, price: BlockPrice) -> TurnCost:
@@ -164,11 +187,9 @@ class JobsBuild:
         return replace(runtime_policy, order=None)
 
     def _make_pins(self, evictor: PinnedEvictor) -> Pins:
-        budget_blocks = int(self.config.pins.budget * self.inputs.num_blocks)
         return Pins(
             evictor,
-            budget_blocks=budget_blocks,
-            tenant_blocks=int(self.config.pins.tenant_budget * budget_blocks),
+            budget_blocks=int(self.config.pins.budget * self.inputs.num_blocks),
             clock=self.clock,
             # Unless gaps can be filled.
             whole=self.loses_whole and not self.inputs.fills_gaps,

@@ -20,6 +20,7 @@ from agentcache.engine.jobs.tracker import JobTracker
 from agentcache.engine.observe.lru_comparison import make_comparison
 from agentcache.engine.observe.misses import Ledger, MissLog
 from agentcache.engine.observe.recorder import make_recorder
+from agentcache.engine.order.fair_queue import FairQueue
 from agentcache.engine.order.job_queue import JobQueue
 from agentcache.engine.parts import Hooks, Observers
 from agentcache.engine.policy_choice import speaks_for_server, write_banner
@@ -99,7 +100,8 @@ class Build:
         if filler is not None:
             self.scheduler.fill_gaps(filler)
         self._watch(queue, tracker, tier)
-        order = frees, checkpoints, filler, self.observers, tracker, preemption, tier
+        tenants = None if tracker is None else tracker.tenants
+        order = frees, checkpoints, filler, self.observers, tenants, tracker, preemption, tier
         return Parts(
             evictor=evictor,
             block_queue=queue,
@@ -257,7 +259,8 @@ class Build:
         if self.scheduler.policy is not SchedulingPolicy.FCFS:
             logger.warning("Requests keep the order of --scheduling-policy %s.", self.scheduler.policy.value)
             return None
-        self.scheduler.waiting = JobQueue(tracker.priority_of, tracker.waiting.patience_s, self.clock)
+        order, tenants = (tracker.priority_of, tracker.waiting.patience_s, self.clock), tracker.tenants
+        self.scheduler.waiting = JobQueue(*order) if tenants is None else FairQueue(*order, tenants.find)
         return Preemption(runtime.victim, lambda request: tracker.priority_of(request).time_s)
 
     def _watch(self, queue: BlockQueue | None, tracker: JobTracker | None, tier: Tier | None) -> None:

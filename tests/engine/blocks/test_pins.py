@@ -19,10 +19,10 @@ from tool_runtime.learning.ttl import RELEASE, Hold
 NUM_BLOCKS = 64
 
 
-def make(budget: int = NUM_BLOCKS, tenant_budget: int = NUM_BLOCKS) -> tuple[Pins, PinnedEvictor, Clock]:
+def make(budget: int = NUM_BLOCKS) -> tuple[Pins, PinnedEvictor, Clock]:
     evictor = PinnedEvictor(LruEvictor(), num_blocks=NUM_BLOCKS, cheapest_first=True)
     clock = Clock()
-    return Pins(evictor, budget_blocks=budget, tenant_blocks=tenant_budget, clock=clock), evictor, clock
+    return Pins(evictor, budget_blocks=budget, clock=clock), evictor, clock
 
 
 def hold(ttl_s: float = 10.0) -> Callable[[float], Hold]:
@@ -41,7 +41,6 @@ def pin(
     owner: str,
     blocks: range,
     *,
-    tenant: str | None = None,
     rank: float = 1.0,
     decide: Callable[[float], Hold] | None = None,
 ) -> Pin | None:
@@ -49,7 +48,7 @@ def pin(
     begun = pins.begin(
         owner,
         job=owner[0],
-        tenant=tenant,
+        tenant="",
         turn=0,
         blocks=used_blocks(blocks),
         decide=lambda age_s, _: chosen(age_s),
@@ -93,14 +92,15 @@ def test_pins_of_least_worth_give_way_to_the_budget_last_in_part() -> None:
     assert (pins.blocks, dict(pins.ended)) == (20, {"budget": 1})
 
 
-def test_a_tenant_s_budget_takes_from_that_tenant_alone() -> None:
-    pins, evictor, _ = make(budget=40, tenant_budget=10)
-    other = pin(pins, evictor, "other", range(16), rank=0.5)
-    pin(pins, evictor, "one", range(16, 24), tenant="t", rank=1.0)
-    newest = pin(pins, evictor, "two", range(24, 32), tenant="t", rank=2.0)
+def test_pins_are_ranked_anew_when_shares_change() -> None:
+    pins, evictor, _ = make()
+    one, other = pin(pins, evictor, "one", range(8), rank=1.0), pin(pins, evictor, "other", range(8, 16), rank=2.0)
+    assert one is not None
     assert other is not None
-    assert newest is not None
-    assert (pins.blocks_left(other), pins.blocks_left(newest), pins.blocks) == (16, 8, 26)
+    one.rank = lambda _: 3.0
+    pins.rank_anew()
+    evictor.evict(8, 1001.0)
+    assert (pins.blocks_left(one), pins.blocks_left(other)) == (8, 0)
 
 
 def test_without_a_budget_nothing_is_pinned() -> None:
@@ -235,7 +235,7 @@ def pin_by_its_end(pins: Pins, evictor: PinnedEvictor, owner: str, blocks: list[
     begun = pins.begin(
         owner,
         job="j",
-        tenant=None,
+        tenant="",
         turn=0,
         blocks=used_blocks(blocks),
         decide=lambda age_s, _: hold()(age_s),
@@ -314,7 +314,7 @@ def test_a_job_s_end_looks_at_its_own_pins_alone() -> None:
         pins.begin(
             f"turn {number}",
             job=CountedName(number),
-            tenant=None,
+            tenant="",
             turn=0,
             blocks=used_blocks([number % 8]),
             decide=lambda *_: Hold(1.0, 1.0),
@@ -336,7 +336,7 @@ def test_no_pin_begins_while_the_records_of_pins_are_full(monkeypatch: pytest.Mo
         return pins.begin(
             owner,
             job=owner,
-            tenant=None,
+            tenant="",
             turn=0,
             blocks=used_blocks(range(4)),
             decide=lambda *_: Hold(1.0, 1.0),
@@ -356,7 +356,7 @@ def test_of_a_jobs_turns_that_wait_the_latest_have_pins() -> None:
         pins.begin(
             f"turn {number}",
             job="job",
-            tenant=None,
+            tenant="",
             turn=number,
             blocks=used_blocks([number % 8]),
             decide=lambda *_: Hold(1.0, 1.0),

@@ -51,7 +51,7 @@ def test_ended_waits_and_pins_leave_nothing_behind() -> None:
     clock = Clock()
     evictor = PinnedEvictor(LruEvictor(), num_blocks=8, cheapest_first=True)
     evictor.add([6, 7], [16, 32], clock(), FreeContext())
-    pins = Pins(evictor, budget_blocks=8, tenant_blocks=8, clock=clock)
+    pins = Pins(evictor, budget_blocks=8, clock=clock)
     blocks = [KVCacheBlock(number, ref_cnt=1, _block_hash=b"hash") for number in range(4)]  # type: ignore[arg-type]
     for number in range(500):
         pins.guard(f"waits {number}", [6, 7], 1.0)
@@ -60,7 +60,7 @@ def test_ended_waits_and_pins_leave_nothing_behind() -> None:
         pins.begin(
             f"turn {number}",
             job="job",
-            tenant=None,
+            tenant="",
             turn=number,
             blocks=blocks,
             decide=lambda *_: Hold(10.0, 1.0),

@@ -32,7 +32,7 @@ class NotedPins:
         owner: str,
         *,
         job: str,
-        tenant: str | None,
+        tenant: str,
         turn: int,
         blocks: Sequence[Any],
         decide: Decide,
@@ -78,7 +78,7 @@ def test_a_pin_lasts_until_its_job_is_admitted_again() -> None:
     tracked, pins = make_pinning(order=Order())
     known = tracked.turn("a", ASKED, session="s", salt="tenant", calls=[BASH])
     (job,) = tracked.tracker.stats.jobs
-    assert pins.notes[-1] == ("pinned", "a", job, "tenant", 0, 2.0)
+    assert pins.notes[-1] == ("pinned", "a", job, "", 0, 2.0)
     request = tracked.ask("b", [*known, 5], session="s", salt="tenant")
     assert tracked.tracker.priority_of(request) == QueuePriority(PINNED, 1000.0, 1001.0)
     assert ("ended", "a", "returned") not in pins.notes

@@ -102,10 +102,10 @@ def test_an_evictor_in_python_gets_pins_like_any_other() -> None:
     assert (given.ids, evictor.size_of(7)) == ([], 1)
 
 
-def test_the_budget_is_a_share_of_the_cache_a_tenant_s_of_it() -> None:
-    _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"budget": 0.3, "tenant_budget": 0.5})
+def test_the_budget_is_a_share_of_the_cache() -> None:
+    _, tracker = make(RuntimePolicy(ttl="hazard"), pins={"budget": 0.3})
     assert tracker.pins is not None
-    assert (tracker.pins.budget_blocks, tracker.pins.tenant_blocks) == (30, 15)
+    assert tracker.pins.budget_blocks == 30
     _, tracker = make(RuntimePolicy(ttl="hazard"))
     assert tracker.pins is not None
     assert tracker.pins.budget_blocks == 100
