@@ -99,13 +99,11 @@ class SessionRequest:
         parent = context.parent or (None if context.session else self._parent_session)
         parent = parent and bound_session(parent)
         root = self._roots.find(session, parent, tenant, context.root_program_id)
-        names: tuple[str | None, str | None]
+        names = self.agent, self.parent
         if root != session:
             names = session, parent or self.parent
         elif context.agent_id is not None:
             names = context.agent_id, context.parent_agent_id
-        else:
-            names = self.agent, self.parent
         # The main agent has no name of its own there.
         self.agent, self.parent = (None if name == root else name for name in names)
         return root

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from agentcache.engine.blocks.pins import PinEnd, Pins
 from agentcache.engine.jobs.job_finder import JobFinder
-from agentcache.engine.jobs.promises import NOT_BELIEVED, Promises
-from agentcache.engine.marks import read_agent, read_expected, read_parent, tenant_name
+from agentcache.engine.jobs.promises import Promises
+from agentcache.engine.marks import Expected, read_agent, read_expected, read_parent, tenant_name
 from agentcache.engine.request_state import RequestState, Told
 from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_entry import Agent, Gap, JobEntry, PendingTurn
@@ -23,7 +23,7 @@ class FamilyBooks:
     promises: Promises = field(default_factory=Promises)
 
     def hear(self, request: Request, entry: JobEntry, gap: Gap | None) -> Told:
-        """Book a request of the job; return what its client tells. `gap` is behind the turn that it goes on from, if any.
+        """Book a request of the job; return what its client tells. `gap` is behind the turn before it, if any.
 
         Sub-agents that have answered are over once the one that began them goes on. One for which no agent waits counts
         as if it were a job of its own.
@@ -34,7 +34,9 @@ class FamilyBooks:
             for over in entry.end_answered(name):
                 self._leave(over)
         if not self.promises.believes(_find_client(request, entry)):
-            expected = expected._replace(**NOT_BELIEVED)
+            expected = Expected(
+                expected.blocks_parent, deadline_seconds=expected.deadline_seconds, priority=expected.priority
+            )
         if name is None:
             return Told(None, expected)
         agent = entry.find_agent(name, read_parent(request), entry.last_active_s, blocks=expected.blocks_parent)

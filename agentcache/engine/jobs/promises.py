@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 from cachetools import LRUCache
 
 from agentcache.engine.marks import Expected
 from tool_runtime.learning.ttl import Hold
 
-# Of what such a client tells.
-NOT_BELIEVED: Mapping[str, Any] = dict.fromkeys(
-    ("expected_resume", "kv_retention_ttl_seconds", "expected_output_length")
-)
 # Of one client the latest promises count.
 _LATEST = 8
 _MAX_CLIENTS, _MAX_TURNS = 10_000, 10_000
