@@ -11,7 +11,6 @@ with shares over that without.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from rich.console import Console
 from unfair_loads import draw_tokens, make_agent
 
 from agentcache.jobs.settings import JobSettings
-from agentcache.policy.step_cost import StepCost
 from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.run.folder import divert_output
@@ -39,11 +37,8 @@ SHARES: Mapping[str, Any] = {"tenants": {"known": {SMALL: {}, LARGE: {}}}}
 
 
 def draw(tenant: str, rate: float, seconds: float, seed: int) -> list[Session]:
-    """Draw agents that arrive at random, `rate` a second."""
     rng = np.random.default_rng([seed, len(tenant)])
-    system = draw_tokens(rng, 1000)
-    count = round(rate * seconds)
-    arrivals_s = np.sort(rng.uniform(0, seconds, count))
+    system, arrivals_s = draw_tokens(rng, 1000), np.sort(rng.uniform(0, seconds, round(rate * seconds)))
     sessions = [
         make_agent(f"{tenant}-{number}", float(at_s), rng, begin=system, turns=8, added=3000, tool_s=1.9)
         for number, at_s in enumerate(arrivals_s)
@@ -55,12 +50,8 @@ class Half(Simulation):
     """On a GPU that takes twice as long for each step."""
 
     def make_engines(self, policy: str) -> tuple[list[SimulatedEngine], None]:
-        return [SimulatedEngine(self.shape, policy, slow_down(self.gpu), VirtualClock())], None
-
-
-def slow_down(gpu: StepCost) -> StepCost:
-    seconds = {each.name: 2 * getattr(gpu, each.name) for each in fields(gpu) if each.name.endswith("_s")}
-    return replace(gpu, **seconds)
+        seconds = {each.name: 2 * getattr(self.gpu, each.name) for each in fields(self.gpu) if each.name[-2:] == "_s"}
+        return [SimulatedEngine(self.shape, policy, replace(self.gpu, **seconds), VirtualClock())], None
 
 
 class Played(NamedTuple):
@@ -89,10 +80,10 @@ def play(recording: Path, out: Path, given: argparse.Namespace, kind: type[Simul
     with divert_output(out / "engine.log"):
         kind(settings).run(Console(quiet=True))
     jobs = group_by_policy(read_events(out))[POLICY].finished_jobs
-    by_tenant = {
-        tenant: fmean(job.finished_s - job.started_s for job in jobs if job.tenant == tenant)
-        for tenant in {job.tenant for job in jobs if job.tenant}
+    of = {
+        tenant: [job for job in jobs if job.tenant == tenant] for tenant in {job.tenant for job in jobs if job.tenant}
     }
+    by_tenant = {tenant: fmean(job.finished_s - job.started_s for job in own) for tenant, own in of.items()}
     return Played(by_tenant, max(job.finished_s for job in jobs))
 
 
@@ -110,8 +101,7 @@ def measure(seed: int, given: argparse.Namespace) -> None:
     latencies += [free.latency_s[LARGE], shared.latency_s[LARGE]]
     ratios = shared.latency_s[SMALL] / alone.latency_s[SMALL], shared.ended_s / free.ended_s
     cells = [*(f"{each:10.1f}" for each in latencies), *(f"{each:10.3f}" for each in ratios)]
-    sys.stdout.write(f"{seed:4} {' '.join(cells)}\n")
-    sys.stdout.flush()
+    print(seed, *cells, flush=True)  # noqa: T201
 
 
 def main() -> None:
@@ -124,7 +114,7 @@ def main() -> None:
     parser.add_argument("--cpu-tokens", type=int, default=0)
     given = parser.parse_args()
     heads = "small free", "shared", "half", "large free", "shared", "to half", "makespan"
-    sys.stdout.write(f"seed {' '.join(f'{head:>10}' for head in heads)}\n")
+    print("s", *(f"{head:>10}" for head in heads))  # noqa: T201
     for seed in given.seeds:
         measure(seed, given)
 
