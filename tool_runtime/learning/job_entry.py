@@ -57,7 +57,6 @@ class Agent:
     running: int = 0
     turn: str = ""
     shared_tokens: int = 0
-    prompt_tokens: int = 0
     is_over: bool = False
 
     def tell(self) -> dict[str, Any]:

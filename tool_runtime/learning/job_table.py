@@ -137,6 +137,7 @@ class JobTable:
         request: str,
         calls: Sequence[ToolKey] = (),
         *,
+        prompt_tokens: int = 0,
         prompt: Sequence[bytes] = (),
     ) -> PendingTurn | None:
         """Book a whole reply with these tool calls; return what the job waits for now, None if it is over.
@@ -147,6 +148,7 @@ class JobTable:
         if entry is None:
             return None
         entry.turns += 1
+        entry.prompt_tokens = prompt_tokens
         self.turn_counts.blocks.put(entry.number, prompt)
         entry.calls += sum(call != ELSEWHERE for call in calls)
         turn = PendingTurn(turn_key(calls), entry.last_active_s, self._clock.resets)

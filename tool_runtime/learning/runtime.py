@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tool_runtime.learning.durations import Durations, Ended
-from tool_runtime.learning.job_entry import Agent, Departed, Gap, PendingTurn
+from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
 from tool_runtime.learning.job_table import MAX_EXPIRED, JobTable, Parent
 from tool_runtime.learning.tool_key import ToolKey
 from tool_runtime.learning.ttl import RELEASE, GapHistory, Hold, Situation, TtlEstimator
@@ -180,17 +180,12 @@ class AgentRuntime:
         *,
         prompt_tokens: int = 0,
         prompt: Sequence[bytes] = (),
-        agent: Agent | None = None,
     ) -> PendingTurn | None:
-        """Book a whole reply with these calls, as `JobTable.finish` does; return what the job waits for now.
-
-        Of sub-agents it is `agent` that has asked.
-        """
-        asked = agent or self.jobs.get(session)
-        if asked is not None:
-            self.context_growth.note_turn(asked.prompt_tokens, prompt_tokens)
-            asked.prompt_tokens = prompt_tokens
-        return self.jobs.finish(session, request, calls, prompt=prompt)
+        """Book a whole reply with these calls, as `JobTable.finish` does; return what the job waits for now."""
+        entry = self.jobs.get(session)
+        if entry is not None:
+            self.context_growth.note_turn(entry.prompt_tokens, prompt_tokens)
+        return self.jobs.finish(session, request, calls, prompt_tokens=prompt_tokens, prompt=prompt)
 
     def failed(self, session: str, request: str) -> None:
         """Book a reply that was cut off, aborted or failed: nothing is learned from it."""

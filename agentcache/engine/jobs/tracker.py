@@ -265,7 +265,7 @@ class JobTracker(Part):
             self._answered.add(request.request_id)
         tokens = request.num_prompt_tokens
         prompt = request.block_hashes[: tokens // self.hash_block_size]
-        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=tokens, prompt=prompt, agent=agent)
+        pending = self.runtime.finished(job, state.request, calls, prompt_tokens=tokens, prompt=prompt)
         if pending is None:
             self.finder.forget(job)
             return OVER, None
