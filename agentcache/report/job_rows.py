@@ -16,10 +16,7 @@ COLUMNS = ("Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", 
 
 
 class JobFigures(NamedTuple):
-    """What a job took, in the order of `COLUMNS`; tokens of all its prompts and replies.
-
-    `agent_turns` are those of each sub-agent, which count among the job's.
-    """
+    """What a job took, in the order of `COLUMNS`; tokens of all its prompts and replies, turns by sub-agent."""
 
     turns: int
     latency_s: float

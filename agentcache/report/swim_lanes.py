@@ -59,10 +59,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Lane:
-    """One job's main agent, or its sub-agent `thread`. A job without an end in the record was interrupted.
-
-    Only jobs are marked by how they ended: a sub-agent counts as finished.
-    """
+    """One job, or its sub-agent `thread`, always "finished". A job without an end was interrupted with its run."""
 
     job: str
     thread: str | None = None
@@ -168,7 +165,7 @@ def _draw_panel(axes: Axes, lanes: Sequence[Lane]) -> None:
         if ends:
             axes.plot(*zip(*ends, strict=True), linestyle="", marker=marker, color=colour, markersize=5, clip_on=False)
     axes.set_ylim(max(len(lanes), 1) - 0.4, -0.6)
-    names = [shorten(lane.job, 22) if lane.thread is None else f"└ {shorten(lane.thread, 20)}" for lane in lanes]
+    names = [shorten(lane.job, 22) if lane.thread is None else f"– {shorten(lane.thread, 20)}" for lane in lanes]
     axes.set_yticks(range(len(lanes)), names, fontsize=6.5)
     axes.tick_params(axis="x", labelbottom=True)
     axes.set_ylabel("jobs by start")

@@ -28,6 +28,8 @@ from agentcache.server.live_run import NamedJob, shorten_session
 
 _CHANGE_COLUMNS = ("Job", "Turn", "Token", "Message", "What changed")
 _TEXT_COLUMNS = ("Text before it", "It was", "It is")
+# An em space, which pages keep at the beginning of a cell.
+_INDENT = "\u2003"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +190,12 @@ def _list_agents(agents: Sequence[AgentView]) -> Iterator[tuple[str, ...]]:
     def walk(parent: str | None, indent: str) -> Iterator[tuple[str, ...]]:
         for agent in (each for each in agents if parents[each.name] == parent):
             state = "in the engine" if agent.state == "running" else agent.state
-            yield f"{indent}└ {shorten_session(agent.name)}", state, f"{agent.turns:,}", "", "", ""
-            yield from walk(agent.name, f"{indent}\u2003")
+            yield indent + shorten_session(agent.name), state, f"{agent.turns:,}", "", "", ""
+            yield from walk(agent.name, indent + _INDENT)
 
-    yield from islice(walk(None, ""), MAX_LISTED)
+    yield from islice(walk(None, _INDENT), MAX_LISTED)
     if len(agents) > MAX_LISTED:
-        yield f"└ {len(agents) - MAX_LISTED} more", "", "", "", "", ""
+        yield f"{_INDENT}{len(agents) - MAX_LISTED} more", "", "", "", "", ""
 
 
 def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:

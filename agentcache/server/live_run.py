@@ -105,7 +105,7 @@ def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
     return RequestEvent(
         policy=policy,
         job=job.name,
-        thread=_name_thread(turn),
+        thread=turn.thread and shorten_session(turn.thread),
         turn=turn.turn,
         sent_s=turn.arrived_s + job.offset_s,
         first_token_s=first_token_s,
@@ -137,7 +137,7 @@ def _make_tool_calls(policy: str, job: NamedJob) -> Iterator[ToolCallEvent]:
             yield ToolCallEvent(
                 policy=policy,
                 job=job.name,
-                thread=_name_thread(before),
+                thread=before.thread and shorten_session(before.thread),
                 turn=before.turn,
                 tool=", ".join(before.tools),
                 started_s=before.finished_s + job.offset_s,
@@ -158,10 +158,6 @@ def _make_job(
         turns=view.turn_count,
         status=status or (_ENDS.get(last.status, "finished") if last else "interrupted"),
     )
-
-
-def _name_thread(turn: TurnView) -> str | None:
-    return None if turn.thread is None else shorten_session(turn.thread)
 
 
 def _shift(job: NamedJob, time_s: float | None) -> float | None:

@@ -134,7 +134,7 @@ def test_lanes_of_sub_agents_stand_beneath_their_job() -> None:
         ("b", None, "finished", 2.0),
     ]
     labels = [label.get_text() for label in plot_swim_lanes(policies).axes[0].get_yticklabels()]
-    assert labels == ["a", "└ find", "└ test", "b"]
+    assert labels == ["a", "– find", "– test", "b"]
 
 
 def test_of_families_fewer_jobs_are_chosen_and_kept_whole() -> None:

@@ -125,9 +125,9 @@ def test_sub_agents_stand_beneath_those_that_began_them() -> None:
     listing = list_open_jobs(name_jobs([on_engine(view) for view in views]))
     assert [row[:3] for row in listing.rows] == [
         ("family", "waits for search, for 4.00 s", "1"),
-        ("└ find", "in the engine", "2"),
-        ("\u2003└ deep", "waiting", "2"),
-        ("└ lost", "over", "2"),
+        ("\u2003find", "in the engine", "2"),
+        ("\u2003\u2003deep", "waiting", "2"),
+        ("\u2003lost", "over", "2"),
         ("alone", "waits for search, for 7.00 s", "1"),
     ]
     assert listing.links == ["jobs/family", "", "", "", "jobs/alone"]
@@ -139,7 +139,7 @@ def test_of_many_sub_agents_the_first_are_listed() -> None:
     agents = tuple(make_agent(f"agent {number}", state="waiting") for number in range(64))
     job = make_job("family", make_turn(0, 0.0), agents=agents)
     listing = list_open_jobs(name_jobs([on_engine(job)]))
-    assert [row[0] for row in listing.rows[-2:]] == ["└ agent 19", "└ 44 more"]
+    assert [row[0] for row in listing.rows[-2:]] == ["\u2003agent 19", "\u200344 more"]
     assert len(listing.rows) == len(listing.links) == 22
 
 
