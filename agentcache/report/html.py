@@ -42,7 +42,8 @@ PLOTS = (
     Plot(
         "lanes",
         "What each job did",
-        "One lane a job, first request to last reply: the less queue and prefill, the more came from the cache.",
+        "One lane a job, first request to last reply, with its first sub-agents, up to seven, beneath it: the less "
+        "queue and prefill, the more came from the cache.",
         plot_swim_lanes,
     ),
     Plot(

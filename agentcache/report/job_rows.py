@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ COLUMNS = ("Turns", "Latency (s)", "TTFT, mean (s)", "Prompt tokens", "Cached", 
 
 
 class JobFigures(NamedTuple):
-    """What a job took, in the order of `COLUMNS`; tokens of all its prompts and replies."""
+    """What a job took, in the order of `COLUMNS`; tokens of all its prompts and replies, turns by sub-agent."""
 
     turns: int
     latency_s: float
@@ -25,13 +25,20 @@ class JobFigures(NamedTuple):
     cached_tokens: int | None
     output_tokens: int
     waited: str
+    agent_turns: Sequence[int] = ()
 
     def tell(self) -> tuple[str, ...]:
         """Write the figures as cells of a table."""
         ttft = NO_DATA if self.ttft_mean_s is None else format_number(self.ttft_mean_s)
         cached = NO_DATA if self.cached_tokens is None else show_share(self.cached_tokens, self.prompt_tokens)
         tokens = f"{self.prompt_tokens:,}", cached, f"{self.output_tokens:,}"
-        return f"{self.turns:,}", format_number(self.latency_s), ttft, *tokens, self.waited or NO_DATA
+        return self._tell_turns(), format_number(self.latency_s), ttft, *tokens, self.waited or NO_DATA
+
+    def _tell_turns(self) -> str:
+        if not self.agent_turns:
+            return f"{self.turns:,}"
+        agents = len(self.agent_turns)
+        return f"{self.turns:,} ({sum(self.agent_turns):,} by {agents} sub-agent{'' if agents == 1 else 's'})"
 
 
 def list_slowest_jobs(report: Report) -> Listing:
@@ -54,5 +61,6 @@ def _list_jobs(run: PolicyRun, most: int) -> Iterator[tuple[str, ...]]:
         prompt, output = (sum(getattr(each, f"{name}_tokens") for each in own) for name in ("prompt", "output"))
         latency_s, ttft_s = job.finished_s - job.started_s, fmean(ttfts) if ttfts else None
         waited = format_number(sum(queued)) if queued else ""
-        figures = JobFigures(len(own), latency_s, ttft_s, prompt, sum(cached) if cached else None, output, waited)
-        yield job.job, *figures.tell()
+        agents = Counter(each.thread for each in own if each.thread is not None)
+        tokens = prompt, sum(cached) if cached else None, output
+        yield job.job, *JobFigures(len(own), latency_s, ttft_s, *tokens, waited, list(agents.values())).tell()

@@ -1,10 +1,11 @@
-"""Plots swim lanes: a lane for each job, cut into waiting, prefill, decode and tools, a panel for each policy."""
+"""Plots swim lanes, cut into waiting, prefill, decode and tools: one a job, its sub-agents' beneath it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,8 @@ from agentcache.report.figure import (
 from agentcache.report.policy_run import PolicyRun
 
 MAX_LANES = 40
+# Of the sub-agents of one job those that began first.
+MAX_AGENT_LANES = 7
 _LANE_IN = 0.13
 _PANEL_FRAME_IN = 0.65
 _COLOURS = {
@@ -56,9 +59,10 @@ class Segment:
 
 @dataclass(slots=True)
 class Lane:
-    """One job. A job without an end in the record was interrupted with its run."""
+    """One job, or its sub-agent `thread`, always "finished". A job without an end was interrupted with its run."""
 
     job: str
+    thread: str | None = None
     segments: list[Segment] = field(default_factory=list)
     status: Literal["finished", "failed", "interrupted"] = "interrupted"
     start_s: float = float("inf")
@@ -70,21 +74,29 @@ class Lane:
 
 
 def build_lanes(run: PolicyRun) -> list[Lane]:
-    """Build the lanes of all jobs of a policy, by start."""
-    lanes: dict[str, Lane] = {}
+    """Build the lanes of all jobs of a policy, by start, each before those of its sub-agents."""
+    lanes: dict[tuple[str, str | None], Lane] = {}
+
+    def find(job: str, thread: str | None) -> Lane:
+        lanes.setdefault((job, None), Lane(job))
+        return lanes.setdefault((job, thread), Lane(job, thread, status="finished"))
+
     for request in run.requests:
-        lane = lanes.setdefault(request.job, Lane(request.job))
+        lane = find(request.job, request.thread)
         lane.segments.extend(split_request(request))
         lane.extend(request.sent_s, request.finished_s)
     for call in run.tool_calls:
-        lane = lanes.setdefault(call.job, Lane(call.job))
+        lane = find(call.job, call.thread)
         lane.segments.append(Segment("tool", call.started_s, call.finished_s))
         lane.extend(call.started_s, call.finished_s)
     for job in run.jobs:
-        lane = lanes.setdefault(job.job, Lane(job.job))
+        lane = find(job.job, None)
         lane.status = job.status
         lane.extend(job.started_s, job.finished_s)
-    return sorted(lanes.values(), key=lambda lane: (lane.start_s, lane.job))
+    starts_s = {job: lane.start_s for (job, thread), lane in lanes.items() if thread is None}
+    return sorted(
+        lanes.values(), key=lambda lane: (starts_s[lane.job], lane.job, lane.thread is not None, lane.start_s)
+    )
 
 
 def split_request(request: RequestEvent) -> Iterator[Segment]:
@@ -101,10 +113,13 @@ def split_request(request: RequestEvent) -> Iterator[Segment]:
 
 
 def choose_lanes(lanes: Sequence[Lane]) -> list[Lane]:
-    """Choose all lanes, or MAX_LANES of them at even distances, the first and the last among them."""
-    if len(lanes) <= MAX_LANES:
-        return list(lanes)
-    return [lanes[round(place)] for place in np.linspace(0, len(lanes) - 1, MAX_LANES)]
+    """Choose as many jobs as MAX_LANES hold with their first sub-agents: all, or some at even distances."""
+    jobs = [list(own)[: 1 + MAX_AGENT_LANES] for _, own in groupby(lanes, key=lambda lane: lane.job)]
+    for count in range(min(len(jobs), MAX_LANES), 0, -1):
+        chosen = [jobs[round(place)] for place in np.linspace(0, len(jobs) - 1, count)]
+        if sum(map(len, chosen)) <= MAX_LANES:
+            return list(chain.from_iterable(chosen))
+    return []
 
 
 @in_style
@@ -130,7 +145,8 @@ def plot_swim_lanes(policies: Mapping[str, PolicyRun]) -> Figure:
 
 
 def _title(policy: str, lanes: Sequence[Lane], length: int) -> str:
-    some = f": {MAX_LANES} of {len(lanes):,} jobs, evenly chosen" if len(lanes) > MAX_LANES else ""
+    shown, jobs = (len({lane.job for lane in each}) for each in (choose_lanes(lanes), lanes))
+    some = f": {shown} of {jobs:,} jobs, evenly chosen" if shown < jobs else ""
     return shorten(policy, length - len(some)) + some
 
 
@@ -138,7 +154,7 @@ def _draw_panel(axes: Axes, lanes: Sequence[Lane]) -> None:
     shapes: defaultdict[str, list[tuple[tuple[float, float], ...]]] = defaultdict(list)
     for y, lane in enumerate(lanes):
         for segment in lane.segments:
-            shapes[segment.kind].append(_box(segment, y))
+            shapes[segment.kind].append(_box(segment, y, 0.38 if lane.thread is None else 0.22))
     many = sum(map(len, shapes.values())) > MAX_VECTOR_SHAPES
     for kind, boxes in shapes.items():
         # One path for all boxes of a kind: thousands of single patches make a page of megabytes.
@@ -149,14 +165,15 @@ def _draw_panel(axes: Axes, lanes: Sequence[Lane]) -> None:
         if ends:
             axes.plot(*zip(*ends, strict=True), linestyle="", marker=marker, color=colour, markersize=5, clip_on=False)
     axes.set_ylim(max(len(lanes), 1) - 0.4, -0.6)
-    axes.set_yticks(range(len(lanes)), [shorten(lane.job, 22) for lane in lanes], fontsize=6.5)
+    names = [shorten(lane.job, 22) if lane.thread is None else f"– {shorten(lane.thread, 20)}" for lane in lanes]
+    axes.set_yticks(range(len(lanes)), names, fontsize=6.5)
     axes.tick_params(axis="x", labelbottom=True)
     axes.set_ylabel("jobs by start")
     axes.grid(visible=False, axis="y")
 
 
-def _box(segment: Segment, y: int) -> tuple[tuple[float, float], ...]:
-    left, right, top, bottom = segment.start_s, segment.end_s, y - 0.38, y + 0.38
+def _box(segment: Segment, y: int, half: float) -> tuple[tuple[float, float], ...]:
+    left, right, top, bottom = segment.start_s, segment.end_s, y - half, y + half
     return (left, top), (right, top), (right, bottom), (left, bottom)
 
 

@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from agentcache.engine.job_summary import JobSummary
+from agentcache.engine.job_summary import AgentView, JobSummary
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.views import (
     ChangeText,
@@ -24,10 +24,12 @@ from agentcache.front_end.client_sessions import find_job_path
 from agentcache.report.content import MAX_LISTED, Listing
 from agentcache.report.job_rows import COLUMNS, JobFigures
 from agentcache.report.table import NO_DATA, format_number, show_share
-from agentcache.server.live_run import NamedJob
+from agentcache.server.live_run import NamedJob, shorten_session
 
 _CHANGE_COLUMNS = ("Job", "Turn", "Token", "Message", "What changed")
 _TEXT_COLUMNS = ("Text before it", "It was", "It is")
+# An em space, which pages keep at the beginning of a cell.
+_INDENT = "\u2003"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,10 @@ def _tiles_of_pins(pins: Sequence[PinCounts]) -> Iterator[Tile]:
 def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
     """List the jobs that are not over, the most recently active first."""
     going_on = sorted((job for job in jobs if not job.view.is_over), key=lambda job: job.idle_s)
-    rows = [
-        (
+    rows: list[tuple[str, ...]] = []
+    links: list[str] = []
+    for job in going_on[:MAX_LISTED]:
+        row = (
             job.name,
             _describe_state(job),
             f"{job.view.turn_count:,}",
@@ -169,12 +173,29 @@ def list_open_jobs(jobs: Sequence[NamedJob]) -> Listing:
             f"{job.view.turns[-1].prompt_tokens:,}" if job.view.turns else NO_DATA,
             _describe_pins(job),
         )
-        for job in going_on[:MAX_LISTED]
-    ]
+        agents = list(_list_agents(job.view.agents))
+        rows += [row, *agents]
+        # Relative to the page's own address, which may stand behind a proxy's path.
+        links += [find_job_path(job.view.session), *("" for _ in agents)]
     columns = ("Job", "Now", "Turns", "Tool calls", "Last prompt (tokens)", "Pinned")
-    # Relative to the page's own address, which may stand behind a proxy's path.
-    links = [find_job_path(job.view.session) for job in going_on[:MAX_LISTED]]
     return Listing(columns, rows, max(0, len(going_on) - MAX_LISTED), links)
+
+
+def _list_agents(agents: Sequence[AgentView]) -> Iterator[tuple[str, ...]]:
+    """Yield a row a sub-agent, each beneath the one that began it; of many the first ones, and how many more."""
+    names = {agent.name for agent in agents}
+    # Its parent may have been forgotten.
+    parents = {agent.name: agent.parent if agent.parent in names else None for agent in agents}
+
+    def walk(parent: str | None, indent: str) -> Iterator[tuple[str, ...]]:
+        for agent in (each for each in agents if parents[each.name] == parent):
+            state = "in the engine" if agent.state == "running" else agent.state
+            yield indent + shorten_session(agent.name), state, f"{agent.turns:,}", "", "", ""
+            yield from walk(agent.name, indent + _INDENT)
+
+    yield from islice(walk(None, _INDENT), MAX_LISTED)
+    if len(agents) > MAX_LISTED:
+        yield f"{_INDENT}{len(agents) - MAX_LISTED} more", "", "", "", "", ""
 
 
 def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
@@ -185,7 +206,7 @@ def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
         (
             job.name,
             total.cause or NO_DATA,
-            *_count_job(total).tell(),
+            *_count_job(total, [agent.turns for agent in job.view.agents]).tell(),
             format_number(total.gpu_s),
         )
         for job, total in ended[:MAX_LISTED]
@@ -194,10 +215,10 @@ def list_ended_jobs(jobs: Sequence[NamedJob]) -> Listing:
     return Listing(("Job", "Ended by", *COLUMNS, "GPU (s)"), rows, max(0, len(ended) - MAX_LISTED), links)
 
 
-def _count_job(total: JobSummary) -> JobFigures:
+def _count_job(total: JobSummary, agent_turns: Sequence[int]) -> JobFigures:
     waited = ", ".join(f"{format_number(seconds)} {reason}" for reason, seconds in total.waits_s.items())
     tokens = total.prompt_tokens, total.cached_tokens, total.output_tokens
-    return JobFigures(total.turns, total.latency_s, total.ttft_mean_s, *tokens, waited)
+    return JobFigures(total.turns, total.latency_s, total.ttft_mean_s, *tokens, waited, agent_turns)
 
 
 def list_tools(engines: Sequence[EngineSnapshot]) -> Listing:

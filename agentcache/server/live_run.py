@@ -37,12 +37,18 @@ class NamedJob:
         return self.view.now_s - self.view.last_active_s
 
     @property
+    def last(self) -> TurnView | None:
+        """Return the last turn of its main agent, or of any where that has none."""
+        turns = [turn for turn in self.view.turns if turn.thread is None] or self.view.turns
+        return turns[-1] if turns else None
+
+    @property
     def has_ended(self) -> bool:
         """Tell whether it is over or has its answer: few clients say that they are done, and a human may return."""
         view = self.view
-        if view.is_over or view.running or view.waits_for or not view.turns:
+        if view.is_over or view.running or view.waits_for or self.last is None:
             return view.is_over
-        return view.turns[-1].status not in _ENDS
+        return self.last.status not in _ENDS
 
 
 def name_jobs(views: Sequence[EngineJob]) -> list[NamedJob]:
@@ -99,6 +105,7 @@ def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
     return RequestEvent(
         policy=policy,
         job=job.name,
+        thread=turn.thread and shorten_session(turn.thread),
         turn=turn.turn,
         sent_s=turn.arrived_s + job.offset_s,
         first_token_s=first_token_s,
@@ -117,18 +124,22 @@ def _make_request(policy: str, job: NamedJob, turn: TurnView) -> RequestEvent:
 
 
 def _make_tool_calls(policy: str, job: NamedJob) -> Iterator[ToolCallEvent]:
-    """Make one call from each turn with calls to the next turn, or to now: calls of one turn run side by side."""
-    turns = job.view.turns
-    gaps = [(before, before.tools, after.arrived_s) for before, after in pairwise(turns)]
-    if turns and job.view.waits_for and not job.view.is_over:
-        gaps.append((turns[-1], job.view.waits_for, job.view.now_s))
-    for before, tools, until_s in gaps:
-        if tools:
+    """Make one call from each turn with calls to its agent's next, or to now: calls of one turn run side by side."""
+    agents: dict[str | None, list[TurnView]] = {}
+    for turn in job.view.turns:
+        agents.setdefault(turn.thread, []).append(turn)
+    gaps = [(before, after.arrived_s) for turns in agents.values() for before, after in pairwise(turns)]
+    # Tools that one turn waits for are joined.
+    out = set() if job.view.is_over else set("+".join(job.view.waits_for).split("+"))
+    gaps += [(turns[-1], job.view.now_s) for turns in agents.values() if out.intersection(turns[-1].tools)]
+    for before, until_s in gaps:
+        if before.tools:
             yield ToolCallEvent(
                 policy=policy,
                 job=job.name,
+                thread=before.thread and shorten_session(before.thread),
                 turn=before.turn,
-                tool=", ".join(tools),
+                tool=", ".join(before.tools),
                 started_s=before.finished_s + job.offset_s,
                 finished_s=max(before.finished_s, until_s) + job.offset_s,
             )
@@ -138,7 +149,7 @@ def _make_job(
     policy: str, job: NamedJob, status: Literal["finished", "failed", "interrupted"] | None = None
 ) -> JobEvent:
     view = job.view
-    last = view.turns[-1] if view.turns else None
+    last = job.last
     return JobEvent(
         policy=policy,
         job=job.name,

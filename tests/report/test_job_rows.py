@@ -42,6 +42,18 @@ def test_a_row_says_what_a_job_took(tmp_path: Path) -> None:
     assert listing.rows == [("lru", "a", "2", "12.0", "1.50", "200", "30.0 %", "14", "0.500")]
 
 
+def test_turns_of_sub_agents_are_told_beside_the_jobs(tmp_path: Path) -> None:
+    threads = {"a": (None, "x", "x", "y"), "b": (None, "x"), "c": (None,)}
+    requests = [
+        make_request("lru", job, turn, 10.0 * turn, 2.0, thread=thread)
+        for job, own in threads.items()
+        for turn, thread in enumerate(own)
+    ]
+    jobs = [make_job("lru", job, 0.0, 20.0) for job in threads]
+    turns = [row[2] for row in list_of(tmp_path, [*requests, *jobs]).rows]
+    assert turns == ["4 (3 by 2 sub-agents)", "2 (1 by 1 sub-agent)", "1"]
+
+
 def test_closed_loops_have_no_such_table(tmp_path: Path) -> None:
     end = PolicyEvent(policy="lru", window_s=(0.0, 50.0))
     assert list_of(tmp_path, [make_job("lru", "a", 0.0, 12.0, turns=1), end]).rows == []

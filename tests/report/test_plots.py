@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import matplotlib
 import numpy as np
@@ -10,12 +11,20 @@ import pytest
 from made_run import make_events, make_job, make_request, make_tool_call
 from matplotlib.figure import Figure
 
-from agentcache.report.events import Event
+from agentcache.report.events import Event, RequestEvent
 from agentcache.report.figure import pick_mark, render_svg, shorten
 from agentcache.report.html import PLOTS, Plot
 from agentcache.report.plots import plot_hit_rate, plot_latency_cdf, plot_ttft
 from agentcache.report.policy_run import PolicyRun, group_by_policy
-from agentcache.report.swim_lanes import MAX_LANES, Segment, build_lanes, choose_lanes, plot_swim_lanes, split_request
+from agentcache.report.swim_lanes import (
+    MAX_AGENT_LANES,
+    MAX_LANES,
+    Segment,
+    build_lanes,
+    choose_lanes,
+    plot_swim_lanes,
+    split_request,
+)
 
 
 def run_of(*events: Event) -> dict[str, PolicyRun]:
@@ -107,6 +116,38 @@ def test_forty_lanes_are_chosen_evenly_and_the_title_says_so() -> None:
     axes = plot_swim_lanes(policies).axes[0]
     assert axes.get_title(loc="left") == "lru: 40 of 120 jobs, evenly chosen"
     assert len(axes.get_yticklabels()) == MAX_LANES
+
+
+def ask(job: str, sent_s: float, thread: str | None = None) -> RequestEvent:
+    return make_request("lru", job, 0, sent_s, 1.0, thread=thread)
+
+
+def test_lanes_of_sub_agents_stand_beneath_their_job() -> None:
+    call = make_tool_call("lru", "a", 0, 3.0, 2.0).model_copy(update={"thread": "find"})
+    events = [ask("a", 0.0), ask("b", 1.0), ask("a", 4.0, "test"), ask("a", 2.0, "find"), call]
+    policies = run_of(*events, make_job("lru", "a", 0.0, 6.0), make_job("lru", "b", 1.0, 2.0))
+    told = [(lane.job, lane.thread, lane.status, lane.end_s) for lane in build_lanes(policies["lru"])]
+    assert told == [
+        ("a", None, "finished", 6.0),
+        ("a", "find", "finished", 5.0),
+        ("a", "test", "finished", 5.0),
+        ("b", None, "finished", 2.0),
+    ]
+    labels = [label.get_text() for label in plot_swim_lanes(policies).axes[0].get_yticklabels()]
+    assert labels == ["a", "– find", "– test", "b"]
+
+
+def test_of_families_fewer_jobs_are_chosen_and_kept_whole() -> None:
+    main = [ask(f"job {number}", 10.0 * number) for number in range(30)]
+    agents = [ask(each.job, each.sent_s + number, f"agent {number}") for each in main[::2] for number in range(20)]
+    policies = run_of(*main, *agents)
+    chosen = choose_lanes(build_lanes(policies["lru"]))
+    assert MAX_LANES - MAX_AGENT_LANES <= len(chosen) <= MAX_LANES
+    sizes = Counter(lane.job for lane in chosen)
+    assert {sizes[each.job] for each in main[::2]} == {0, 1 + MAX_AGENT_LANES}
+    assert [lane.thread for lane in chosen[:3]] == [None, "agent 0", "agent 1"]
+    title = plot_swim_lanes(policies).axes[0].get_title(loc="left")
+    assert title == f"lru: {len(sizes)} of 30 jobs, evenly chosen"
 
 
 def test_lanes_legend_holds_only_what_is_shown() -> None:

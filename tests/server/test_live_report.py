@@ -22,6 +22,7 @@ from made_engine import (
 )
 
 from agentcache.engine.constants import JOBS_METHOD
+from agentcache.engine.job_summary import AgentView
 from agentcache.engine.observe.stats import MAX_TURNS
 from agentcache.engine.rpc.snapshot import RequestCounts
 from agentcache.engine.views import Histogram, JobView, PinCounts
@@ -107,6 +108,39 @@ def test_open_jobs_say_what_they_do_and_what_is_pinned_for_them() -> None:
         ("away", "waits for search, for 5.00 s", "11 blocks, 5.00 s more"),
         ("human", "waits for its human, for 31.0 s", "–"),
     ]
+
+
+def make_agent(name: str, parent: str | None = None, **changes: Any) -> AgentView:
+    found: dict[str, Any] = {"name": name, "parent": parent, "began_s": 1.0, "turns": 2, "state": "over"}
+    return AgentView(**found | changes)
+
+
+def test_sub_agents_stand_beneath_those_that_began_them() -> None:
+    agents = (
+        make_agent("deep", "find", state="waiting"),
+        make_agent("find", state="running"),
+        make_agent("lost", "gone"),
+    )
+    views = make_job("family", make_turn(0, 0.0), agents=agents), make_job("alone", make_turn(0, 0.0), now_s=9.0)
+    listing = list_open_jobs(name_jobs([on_engine(view) for view in views]))
+    assert [row[:3] for row in listing.rows] == [
+        ("family", "waits for search, for 4.00 s", "1"),
+        ("\u2003find", "in the engine", "2"),
+        ("\u2003\u2003deep", "waiting", "2"),
+        ("\u2003lost", "over", "2"),
+        ("alone", "waits for search, for 7.00 s", "1"),
+    ]
+    assert listing.links == ["jobs/family", "", "", "", "jobs/alone"]
+    over = make_job("family", make_turn(0, 0.0), agents=agents, is_over=True, summary=make_summary(turns=8))
+    assert list_ended_jobs(name_jobs([on_engine(over)])).rows[0][2] == "8 (6 by 3 sub-agents)"
+
+
+def test_of_many_sub_agents_the_first_are_listed() -> None:
+    agents = tuple(make_agent(f"agent {number}", state="waiting") for number in range(64))
+    job = make_job("family", make_turn(0, 0.0), agents=agents)
+    listing = list_open_jobs(name_jobs([on_engine(job)]))
+    assert [row[0] for row in listing.rows[-2:]] == ["\u2003agent 19", "\u200344 more"]
+    assert len(listing.rows) == len(listing.links) == 22
 
 
 def get_page(*jobs: JobView, path: str = "/agentcache/report", **changes: Any) -> str:

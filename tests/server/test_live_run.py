@@ -26,6 +26,25 @@ def test_turns_become_requests_and_the_gaps_tool_calls() -> None:
     assert run.jobs == []
 
 
+def test_sub_agents_have_waits_of_their_own() -> None:
+    turns = (
+        make_turn(0, 50.0, tools=("task",)),
+        make_turn(1, 53.0, thread="find", tools=("grep",)),
+        make_turn(2, 57.0, thread="find", tools=()),
+    )
+    (job,) = name_jobs([on_engine(make_job("mine", *turns, waits_for=("bash+task",), now_s=60.0))])
+    run = build_run("agentcache", [job], 16)
+    assert [request.thread for request in run.requests] == [None, "find", "find"]
+    calls = [(call.thread, call.tool, call.started_s, call.finished_s) for call in run.tool_calls]
+    assert calls == [("find", "grep", 5.0, 7.0), (None, "task", 2.0, 10.0)], "the main agent's is still out"
+
+
+def test_answers_of_sub_agents_end_no_job() -> None:
+    turns = make_turn(0, 50.0, tools=()), make_turn(1, 55.0, thread="find", tools=(), status="failed")
+    run = build_run("agentcache", name_jobs([on_engine(make_job("mine", *turns))]), 16)
+    assert [(job.status, job.finished_s) for job in run.jobs] == [("finished", 2.0)]
+
+
 @pytest.mark.parametrize(
     ("changes", "ended"),
     [
