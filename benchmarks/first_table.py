@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from load_tables import AGENTS, BFCL_RELEASE, MODEL, RELEASE, Runs, Table
+from load_tables import AGENTS, MODEL, RELEASE, Runs, Table
 from result_lines import Comparison, Run, compare, select
 from table_cells import OURS, list_stock, show_change, show_percent, show_share, show_times
 
@@ -13,7 +13,7 @@ SMALL = ("bfcl-multi-turn", "tau-bench", "mini-swe-agent")
 
 def make_first(runs: Runs) -> Table:
     head = ["agents", "load", "gain", "cost: P99 of first tokens"]
-    bfcl = select(runs["bfcl"], where="simulated: H200", commit=BFCL_RELEASE, jobs=80, cache_tokens=500_000)
+    bfcl = select(runs["bfcl"], where="simulated: H200", commit=RELEASE, jobs=80, cache_tokens=500_000)
     over, light = select(bfcl, rate=2.6), select(bfcl, rate=0.65)
     loops = select(runs["loops"], where="simulated: H200", commit=RELEASE, model=MODEL, measured_s=600)
     lanes = select(loops, lanes=LANES, cpu_cache_tokens=0)
@@ -27,13 +27,18 @@ def make_first(runs: Runs) -> Table:
 
 
 def make_families(runs: Runs) -> Table:
-    """Make a row of the sessions with sub-agents that `convert.py families` draws by default."""
-    head = ["seeds", "vllm, mean job (s)", OURS, "change", "P99 of first tokens", "hits"]
-    some = select(runs["agents"], workload="families")
-    job, hits = compare_policies(some, "mean_job_s"), compare_policies(some, "hit_rate")
+    """Make a row of the sessions that have sub-agents, and one of those beside them that have none."""
+    head = ["sessions", "seeds", "vllm, mean job (s)", OURS, "change", "P99 of first tokens", "hits of all"]
+    some = select(runs["agents"], workload="families", commit="a8693cd")
+    hits = compare_policies(some, "hit_rate")
     share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
-    means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
-    return head, [[str(len(job.seeds)), *means, show_change(job), show_first(some), share]]
+    rows = []
+    for sessions, who in (("with sub-agents", "parents"), ("without", "strangers")):
+        job = compare_policies(some, f"{who}_mean_job_s")
+        means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
+        first = show_times(compare_policies(some, f"{who}_ttft_p99_s")).replace(" (", " times (")
+        rows.append([sessions, str(len(job.seeds)), *means, show_change(job), first, share])
+    return head, rows
 
 
 def compare_policies(runs: list[Run], figure: str) -> Comparison:

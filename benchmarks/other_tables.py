@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from load_tables import BFCL_RELEASE, Runs, Table
+from load_tables import Runs, Table
 from result_lines import Run, compare, select
 from table_cells import OURS, list_stock, show_change, show_commits, show_place, show_share
 
@@ -16,7 +16,7 @@ MODELS = (
     ("qwen3-30b-a3b", "experts", "GPU: H200", ("02314b1",)),
     ("gemma-3-12b", "windows", "GPU: H200", ("246e6d5",)),
     ("qwen3.5-9b", "recurrent", "GPU: H200", ("246e6d5", "26bd1e3", "8b4a45e", "0e8029e")),
-    ("qwen3.5-9b", "recurrent", "simulated: H200", BFCL_RELEASE),
+    ("qwen3.5-9b", "recurrent", "simulated: H200", ("ee46db5", "add2168")),
     ("gpt-oss-20b", "windows, experts", "simulated: H200", ("8b4a45e",)),
     ("nemotron-h-8b", "recurrent", "simulated: H200", ("0e8029e",)),
     ("deepseek-v3", "latents, experts", "simulated: H200", ("a563e3d",)),

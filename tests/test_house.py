@@ -18,10 +18,10 @@ FIGURES = {
     "count_late_slots": 0,
     "count_knobs": 28,
     "count_terms": 49,
-    "count_pokes": 52,
+    "count_pokes": 51,
 }
 # The others may grow so far.
-LINES = {"engine": 10_900, "product": 34_800, "scheduler": 250}
+LINES = {"engine": 10_900, "product": 34_900, "scheduler": 250}
 
 
 @pytest.fixture(scope="module")

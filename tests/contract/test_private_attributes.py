@@ -11,7 +11,7 @@ from agentcache.engine.vllm.internals import ATTRIBUTES, SIGNATURES
 
 PACKAGE = Path(agentcache.__file__).parent
 # Of our own classes in other files, and of the standard library's named tuples.
-OURS = {"_asdict", "_replace"}
+OURS = {"_asdict", "_fields", "_replace"}
 # They are given the name of what they replace.
 REPLACING = {"replace", "wrap_method"}
 LISTED = {name.rpartition(".")[2] for name in SIGNATURES} | set(chain.from_iterable(ATTRIBUTES.values()))

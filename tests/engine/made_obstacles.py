@@ -22,7 +22,7 @@ from agentcache.engine.segments.obstacles import Obstacle
 from agentcache.server.metrics import render_metrics
 from agentcache.server.snapshot_reader import Reading
 
-DOCUMENTED = Path(agentcache.__file__).parents[1] / "docs" / "metrics.md"
+DOCUMENTED = Path(agentcache.__file__).parents[1] / "docs" / "metrics-reference.md"
 
 
 BLOCKS = 64

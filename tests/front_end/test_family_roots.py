@@ -12,7 +12,7 @@ def test_children_and_theirs_belong_to_the_root() -> None:
     assert roots.find("other", None, None) == "other"
 
 
-def test_a_parent_that_never_came_is_a_root_and_found_when_it_comes() -> None:
+def test_a_parent_is_a_root_before_it_comes() -> None:
     roots = FamilyRoots()
     assert roots.find("a", "late", None) == "late"
     assert roots.find("late", None, None) == "late"

@@ -155,7 +155,7 @@ def test_marking_twice_wraps_once() -> None:
     assert session_finder() is once
 
 
-def test_a_child_s_session_is_its_root_s_before_an_engine_is_chosen(processor: InputProcessor) -> None:
+def test_a_child_has_its_root_s_session_before_placement(processor: InputProcessor) -> None:
     roots = FamilyRoots()
     for child, parent in (("a", "root"), ("b", "a")):
         token = asking.set(SessionRequest(Headers({"x-session-id": child, "x-parent-session-id": parent}), roots))

@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
     jobs: int = 32
     prompt: int = 6000
     step: int = 8192
-    least: int = 10_000
+    least: int = 5_000
 
 
 @contextmanager

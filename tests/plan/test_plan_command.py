@@ -229,7 +229,7 @@ def test_the_fewest_engines_are_found(needed: int, most: int, found: int | None)
         ({"replicas": (1, 0)}, "--replicas 0: give 1 to 64 engines"),
         ({"replicas": (-1,)}, "--replicas -1: give 1 to 64 engines"),
         ({"replicas": (65,)}, "--replicas 65: give 1 to 64 engines"),
-        ({"routing": "nearest"}, "--routing nearest: choose from agentcache, least-loaded, sticky, hash"),
+        ({"routing": "nearest"}, "--routing nearest: choose from agentcache, least-loaded, sticky"),
         ({"target_s": 1.0, "max_gpus": 100}, "--max-gpus 100: that is 100 engines, and at most 64 are simulated"),
         ({"target_s": 1.0, "max_gpus": 1, "tensor_parallel_size": 2}, "--max-gpus 1: an engine has 2; give at least"),
         ({"requests": 0}, "--requests 0: give at least 1"),

@@ -58,6 +58,7 @@ def make_client(answers: list[Any] | Exception) -> TestClient:
     app = FastAPI()
     app.include_router(router)
     app.state.agentcache_snapshots = SnapshotReader(ask)
+    app.state.agentcache_jobs = JobReader(ask)
     return TestClient(app)
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 FORGOTTEN = 3
 SESSION = "session-of-somebody"
-DOCUMENTED = Path(agentcache.__file__).parents[1] / "docs" / "metrics.md"
+DOCUMENTED = Path(agentcache.__file__).parents[1] / "docs" / "metrics-reference.md"
 
 
 @pytest.fixture(scope="module")

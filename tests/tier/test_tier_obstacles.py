@@ -126,5 +126,5 @@ def test_vllms_own_is_refused_on_its_cpu_backend(tiny_model_path: str) -> None:
 
 
 def test_the_documented_obstacles_are_all_there_are() -> None:
-    section = DOCUMENTED.read_text().partition("\n## Obstacles of the CPU cache\n")[2].partition("\n## ")[0]
+    section = DOCUMENTED.read_text().partition("\n### Obstacles of the CPU cache\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [each.slug for each in TierObstacle]

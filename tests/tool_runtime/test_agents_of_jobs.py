@@ -49,7 +49,7 @@ def test_what_a_client_says_of_waits_counts() -> None:
     assert entry.is_awaited(entry.find_agent("b", None, 2.0, blocks=True))
 
 
-def test_agents_that_have_answered_are_over_once_their_parent_goes_on() -> None:
+def test_answered_agents_are_over_once_their_parent_goes_on() -> None:
     entry = make(("a", None), ("b", None), ("c", "a"), ("d", None))
     for name, key in (("a", HUMAN), ("b", TASK), ("c", HUMAN)):
         end_turn(entry, name, 3.0, key)
@@ -66,7 +66,7 @@ def test_a_link_that_would_close_a_circle_is_none() -> None:
     assert all(entry.is_awaited(agent) in (True, False) for agent in entry.agents.values())
 
 
-def test_of_10_000_agents_the_latest_are_kept_and_those_over_go_first() -> None:
+def test_of_10_000_agents_those_that_are_over_go_first() -> None:
     entry = make(("kept", None), ("over", None))
     entry.end_agent(entry.agents["over"])
     for number in range(MAX_AGENTS - 1):

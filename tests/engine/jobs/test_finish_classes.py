@@ -122,7 +122,7 @@ def test_what_is_learnt_later_is_told_when_a_turn_ends() -> None:
     assert told.order(*numbers) == numbers
 
 
-def test_before_anything_is_known_a_human_takes_longer_than_tools() -> None:
+def test_unknown_humans_take_longer_than_unknown_tools() -> None:
     told = Told()
     numbers = [told.classes.number(key) for key in (BASH, HUMAN)]
     assert told.order(*numbers) == numbers[::-1]

@@ -36,5 +36,5 @@ def test_an_engine_without_an_obstacle_says_none(tiny_model_path: str, vllm_log:
 
 
 def test_the_documented_obstacles_are_all_there_are() -> None:
-    section = DOCUMENTED.read_text().partition("\n## Obstacles\n")[2].partition("\n## ")[0]
+    section = DOCUMENTED.read_text().partition("\n## Obstacles\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)[1:] == [each.slug for each in Obstacle]
