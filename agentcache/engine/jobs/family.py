@@ -61,7 +61,8 @@ class FamilyBooks:
         """
         agent, expected = state.told.agent, state.told.expected
         client, resumes = _find_client(request, state.entry), expected.expected_resume is not False
-        self.promises.finished(client, state.request, expected, request.num_output_tokens)
+        # Those of a client that is not believed are judged as well, so that it may be believed again.
+        self.promises.finished(client, state.request, read_expected(request), request.num_output_tokens)
         if agent is None:
             return resumes
         agent.turn = state.request

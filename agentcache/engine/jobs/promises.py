@@ -17,7 +17,7 @@ _FACTOR = 2.0
 
 
 class Promises:
-    """A client is a tenant or, of requests without a cache salt, a session; it is believed until most were broken."""
+    """A client is a tenant or, of requests without a cache salt, a session; it may break half of what counts."""
 
     def __init__(self) -> None:
         self.given: LRUCache[str, tuple[str, float]] = LRUCache(_MAX_TURNS)
@@ -25,9 +25,8 @@ class Promises:
         self._broken: LRUCache[str, deque[bool]] = LRUCache(_MAX_CLIENTS)
 
     def believes(self, client: str) -> bool:
-        """Tell whether at most half of the client's latest promises were broken."""
-        broken = self._broken.get(client, ())
-        return 2 * sum(broken) <= len(broken)
+        """Tell whether the client has broken at most half as many promises as count."""
+        return 2 * sum(self._broken.get(client, ())) <= _LATEST
 
     def finished(self, client: str, turn: str, expected: Expected, output_tokens: int) -> None:
         """Note what was promised of a reply, which is whole, and of the request behind it."""
@@ -46,11 +45,11 @@ class Promises:
     def lengthen(self, turn: str, hold: Hold, age_s: float, loss_s: float) -> Hold:
         """Lengthen what was decided of a turn, so many seconds after its end, to what was promised; broken by then."""
         client, keep_s = self.given[turn]
-        if age_s < keep_s:
-            return Hold(max(hold.ttl_s, keep_s - age_s), max(hold.value_s, loss_s))
-        del self.given[turn]
-        self._judge(client, is_broken=True)
-        return hold
+        if age_s >= keep_s:
+            del self.given[turn]
+            self._judge(client, is_broken=True)
+            return hold
+        return Hold(max(hold.ttl_s, keep_s - age_s), max(hold.value_s, loss_s)) if self.believes(client) else hold
 
     def _judge(self, client: str, *, is_broken: bool) -> None:
         if client not in self._broken:

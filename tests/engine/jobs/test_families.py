@@ -133,7 +133,7 @@ def test_awaited_agents_go_before_those_in_the_background() -> None:
     assert tracked.tracker.priority_of(stranger).time_s == tracked.clock.now_s
 
 
-def test_a_promise_keeps_the_blocks_as_long_as_it_is_believed(tiny_model_path: str) -> None:
+def test_a_promise_keeps_the_blocks_so_long_and_no_longer(tiny_model_path: str) -> None:
     lone = make_lone(tiny_model_path, "agentcache", 160, pins={"budget": 1.0})
     for number in range(2):
         marks = {EXPECTED_ARGUMENT: {"kv_retention_ttl_seconds": 5.0}}
@@ -143,4 +143,4 @@ def test_a_promise_keeps_the_blocks_as_long_as_it_is_believed(tiny_model_path: s
         lone.scheduler.clock.now_s += 6.0
         lone.scheduler.tracker.step()
         assert len(lone.scheduler.tracker.pins) == 0
-    assert not lone.scheduler.tracker.families.promises.believes("1")
+    assert not lone.scheduler.tracker.families.promises.given, "both were broken"

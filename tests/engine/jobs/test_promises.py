@@ -17,7 +17,7 @@ def test_a_hold_lasts_as_long_as_promised_and_no_longer() -> None:
     assert promises.lengthen("a", RELEASE, 4.0, 2.0) == Hold(6.0, 2.0)
     assert promises.lengthen("a", Hold(20.0, 3.0), 4.0, 2.0) == Hold(20.0, 3.0), "what was learnt may be longer"
     assert promises.lengthen("a", RELEASE, 10.0, 2.0) == RELEASE
-    assert not promises.believes("me"), "it did not come"
+    assert not promises.given, "it did not come"
 
 
 def test_credit_is_lost_by_the_majority_and_won_back() -> None:
@@ -42,10 +42,25 @@ def test_credit_is_lost_by_the_majority_and_won_back() -> None:
 
 def test_who_was_never_to_come_back_breaks_it_by_coming() -> None:
     promises = Promises()
-    promises.finished("me", "a", Expected(expected_resume=False, kv_retention_ttl_seconds=9.0), 0)
-    promises.returned("a", 0.1)
-    promises.returned("a", 0.1)
+    for broken in range(5):
+        assert promises.believes("me"), f"{broken} of eight"
+        promises.finished("me", "a", Expected(expected_resume=False, kv_retention_ttl_seconds=9.0), 0)
+        promises.returned("a", 0.1)
+        promises.returned("a", 0.1)
     assert not promises.believes("me")
+
+
+def test_what_is_not_believed_keeps_nothing_and_is_judged() -> None:
+    promises = Promises()
+    for turn in range(5):
+        promise(promises, f"{turn}")
+        promises.returned(f"{turn}", 21.0)
+    promise(promises, "kept")
+    assert promises.lengthen("kept", RELEASE, 4.0, 2.0) == RELEASE
+    for turn in range(4):
+        promise(promises, f"good {turn}")
+        promises.returned(f"good {turn}", 1.0)
+    assert promises.believes("me")
 
 
 def test_priorities_and_deadlines_hurry_by_ten_seconds_at_most() -> None:
