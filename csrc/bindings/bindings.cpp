@@ -142,8 +142,7 @@ void bind_context(py::module_& module) {
   py::class_<FreeContext>(module, "FreeContext")
       .def(py::init(&make_context), py::kw_only(), py::arg("factor") = unknown.factor, py::arg("job") = unknown.job,
            py::arg("finish_class") = unknown.finish_class, py::arg("prefix_only") = unknown.prefix_only,
-           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole,
-           py::arg("pin") = py::none())
+           py::arg("superseded") = unknown.superseded, py::arg("whole") = unknown.whole, py::arg("pin") = py::none())
       .def_readonly("factor", &FreeContext::factor)
       .def_readonly("job", &FreeContext::job)
       .def_readonly("finish_class", &FreeContext::finish_class)
@@ -163,8 +162,7 @@ void bind_context(py::module_& module) {
                    "FreeContext(factor={}, job={}, finish_class={}, prefix_only={}, superseded={}, whole={}, "
                    "pin={})")
             .format(context.factor, context.job, context.finish_class, context.prefix_only, context.superseded,
-                    context.whole,
-                    context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
+                    context.whole, context.pin == kNoPin ? py::object(py::none()) : py::int_(context.pin));
       });
 }
 
@@ -224,13 +222,12 @@ PYBIND11_MODULE(_evictor, module) {
       .def("expect", &ReturnWaits::expect, py::arg("finish_class"), py::arg("away"));
 
   py::class_<ReturnTimeEvictor, Evictor> return_time(module, "ReturnTimeEvictor", py::is_final());
-  return_time.def(py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s,
-                              ReturnWaits& waits) {
-                    return std::make_unique<ReturnTimeEvictor>(num_blocks, RecomputeCost(slope_s, base_s, floor_s),
-                                                               waits);
-                  }),
-                  py::keep_alive<1, 6>(), py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"),
-                  py::arg("floor_s"), py::arg("waits"));
+  return_time.def(
+      py::init([](std::int64_t num_blocks, double slope_s, double base_s, double floor_s, ReturnWaits& waits) {
+        return std::make_unique<ReturnTimeEvictor>(num_blocks, RecomputeCost(slope_s, base_s, floor_s), waits);
+      }),
+      py::keep_alive<1, 6>(), py::kw_only(), py::arg("num_blocks"), py::arg("slope_s"), py::arg("base_s"),
+      py::arg("floor_s"), py::arg("waits"));
   bind_heap_evict(return_time);
 
   py::class_<MaxScoreEvictor, Evictor> max_score(module, "MaxScoreEvictor", py::is_final());
