@@ -7,6 +7,7 @@ from pathlib import Path
 
 from made_command import make_settings
 from recorded_lines import make_line, write_recording
+from shown_page import read_page
 
 from agentcache.sim.command import simulate
 
@@ -26,4 +27,4 @@ def test_tenants_are_played_apart_and_compared(tmp_path: Path) -> None:
     cached = [event["cached_tokens"] for event in events if event["type"] == "request"]
     assert cached[:2] == [0, 0]
     assert cached[2] > 0
-    assert "tenant blue" in (tmp_path / "out/report.md").read_text()
+    assert "tenant blue" in read_page(tmp_path / "out/report.html")
