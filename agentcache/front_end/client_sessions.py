@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
@@ -49,12 +49,14 @@ _USER_ID = re.compile(rf"user_.*_session_({_UUID.pattern})", re.IGNORECASE | re.
 _MAX_USER_ID = 4096
 _MESSAGES = "/v1/messages"
 
+Salt = Callable[[str | None], str | None]
+
 
 class SessionRequest:
     """What an HTTP request tells of its session: by its headers, and by its body once that is read."""
 
-    def __init__(self, headers: Headers, roots: FamilyRoots | None = None) -> None:
-        """`roots` has the sessions of sub-agents."""
+    def __init__(self, headers: Headers, roots: FamilyRoots | None = None, salt: Salt = lambda own: own) -> None:
+        """`roots` has the sessions of sub-agents, `salt` makes the tenant's salt of the client's own."""
         self.agent = _read_first(headers, AGENT_HEADERS)
         """Which of its session's agents sends it, if its client says so; None for the main one."""
         self.parent = _read_first(headers, PARENT_AGENT_HEADERS)
@@ -63,6 +65,7 @@ class SessionRequest:
         """What its client tells by vllm-router's contract."""
         self._parent_session = _read_first(headers, PARENT_HEADERS)
         self._roots = FamilyRoots() if roots is None else roots
+        self._salt = salt
         self.message: Mapping[str, Any] | None = None
         """The body of an Anthropic message, which vLLM makes a chat of; None in other requests."""
         # With the cache salts of their requests: the body has the salt, and may name another session than the headers.
@@ -98,7 +101,7 @@ class SessionRequest:
         """Return the session of the family; note who asks there, and for whom."""
         parent = context.parent or (None if context.session else self._parent_session)
         parent = parent and bound_session(parent)
-        root = self._roots.find(session, parent, tenant, context.root_program_id)
+        root = self._roots.find(session, parent, self._salt(tenant), context.root_program_id)
         names = self.agent, self.parent
         if root != session:
             names = session, parent or self.parent

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 
 from starlette.datastructures import Headers
 
-from agentcache.front_end.client_sessions import read_header
+from agentcache.front_end.client_sessions import Salt, read_header
 from agentcache.tenants import Tenants
 
-Salt = Callable[[str | None], str | None]
 # Makes the salt for the engine of the client's own; as it is where no request of our API server is in progress.
 salting: ContextVar[Salt] = ContextVar("agentcache_salting", default=lambda salt: salt)
 

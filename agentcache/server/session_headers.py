@@ -69,12 +69,12 @@ class SessionHeaders:
             await _refuse_headers(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        asked = SessionRequest(headers, self._roots)
+        jobs: JobReader | None = getattr(scope["app"].state, "agentcache_jobs", None)
+        salt = find_salting(headers, None if jobs is None else jobs.shares)
+        asked = SessionRequest(headers, self._roots, salt)
         if asked.header and asked.header != headers.get(SESSION_HEADER):
             scope = {**scope, "headers": _name_session(scope["headers"], asked.header)}
         is_final = _is_final(headers) and needs_key(scope)
-        jobs: JobReader | None = getattr(scope["app"].state, "agentcache_jobs", None)
-        salt = find_salting(headers, None if jobs is None else jobs.shares)
         token, salt_token = asking.set(asked), salting.set(salt)
         try:
             await self._app(scope, receive, send)

@@ -29,6 +29,10 @@ def ask(server: SharedServer, session: str, team: str | None) -> None:
     httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=60).raise_for_status()
 
 
+def get_model(server: SharedServer) -> str:
+    return httpx.get(f"{server.url}/v1/models", headers=AUTHORIZED).raise_for_status().json()["data"][0]["id"]
+
+
 def get(server: SharedServer, path: str, team: str | None = None) -> httpx.Response:
     headers = AUTHORIZED | ({} if team is None else {HEADER: team})
     return httpx.get(f"{server.url}/agentcache/{path}", headers=headers, timeout=60)
@@ -48,6 +52,30 @@ def test_a_tenant_sees_its_own_jobs_and_the_operator_all(server: SharedServer) -
     for path in ("jobs", "report", "state"):
         assert get(server, path, "red").status_code == httpx.codes.FORBIDDEN
         assert get(server, path).status_code == httpx.codes.OK
+
+
+@pytest.mark.parametrize(
+    ("door", "body"),
+    [
+        ("responses", {"input": "Tea?", "max_output_tokens": 2}),
+        ("messages", {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "Tea?"}]}),
+        ("completions", {"prompt": "Tea?", "max_tokens": 2}),
+    ],
+)
+def test_each_door_knows_the_tenant(server: SharedServer, door: str, body: dict[str, Any]) -> None:
+    headers = AUTHORIZED | {"X-Session-ID": door, HEADER: "red"}
+    model = {} if "model" not in body else {"model": get_model(server)}
+    httpx.post(f"{server.url}/v1/{door}", json=body | model, headers=headers, timeout=60).raise_for_status()
+    assert [count_jobs(server, door, team) for team in ("red", "Blau", None)] == [1, 0, 1]
+
+
+def test_no_tenant_says_whose_child_another_s_session_is(server: SharedServer) -> None:
+    headers = AUTHORIZED | {"X-Session-ID": "own", "x-parent-session-id": "elsewhere", HEADER: "Blau"}
+    body = {"messages": [{"role": "user", "content": "Tea?"}], "max_tokens": 2}
+    httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=60).raise_for_status()
+    ask(server, "own", "red")
+    assert [count_jobs(server, name, "red") for name in ("own", "elsewhere")] == [1, 0]
+    assert count_jobs(server, "elsewhere", "Blau") == 1
 
 
 def test_no_tenant_ends_a_job_of_another(server: SharedServer) -> None:
