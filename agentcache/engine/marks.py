@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from agentcache.engine.constants import (
@@ -137,7 +138,7 @@ def read_agent(request: Request) -> str | None:
 
 
 def read_parent(request: Request) -> str | None:
-    """Read which agent of its session has begun the one that asks; None for the main one, or where no client says."""
+    """Read which agent of its session has begun the one that asks, if its client says so."""
     parent = read_mark(request.sampling_params, PARENT_ARGUMENT)
     return parent if isinstance(parent, str) else None
 
@@ -145,8 +146,7 @@ def read_parent(request: Request) -> str | None:
 class Expected(NamedTuple):
     """What a client expects of a request, in vllm-router's words; None where it does not say.
 
-    A larger `priority` is more urgent. `deadline_seconds` are from its arrival to its beginning,
-    `kv_retention_ttl_seconds` from its end until its agent asks again.
+    A larger `priority` is more urgent. Deadlines count from its arrival, retention from its end.
     """
 
     blocks_parent: bool | None = None
@@ -160,12 +160,20 @@ class Expected(NamedTuple):
     def hurry_s(self) -> float:
         """The seconds by which the request's job counts as older than it is, at most ten either way."""
         late_s = MAX_HURRY_S if self.deadline_seconds is None else self.deadline_seconds
-        hurry_s = self.priority + max(0.0, MAX_HURRY_S - late_s)
-        return max(-MAX_HURRY_S, min(MAX_HURRY_S, hurry_s))
+        return max(-MAX_HURRY_S, min(MAX_HURRY_S, self.priority + max(0.0, MAX_HURRY_S - late_s)))
 
 
 # Beside the seniority of jobs and the patience of requests, which no client changes.
 MAX_HURRY_S = 10.0
+# Of tokens, seconds and priorities, either way: what is more is nonsense, or would not fit a float.
+MOST_EXPECTED = 10**6
+_FLAGS, _SECONDS = ("blocks_parent", "expected_resume"), ("kv_retention_ttl_seconds", "deadline_seconds")
+
+
+def _may_be_told(name: object, value: Any) -> bool:
+    kinds = (bool,) if name in _FLAGS else (int, float) if name in _SECONDS else (int,)
+    least = -MOST_EXPECTED if name == "priority" else 0
+    return name in Expected._fields and type(value) in kinds and least <= value <= MOST_EXPECTED
 
 
 def tells_more(request: Request) -> bool:
@@ -177,7 +185,7 @@ def tells_more(request: Request) -> bool:
 def read_expected(request: Request) -> Expected:
     """Read what the API server told, and vLLM's own priority, of which a smaller one is more urgent."""
     told = read_mark(request.sampling_params, EXPECTED_ARGUMENT)
-    known = Expected(**told) if isinstance(told, dict) and told.keys() <= set(Expected._fields) else Expected()
+    known = Expected(**told) if isinstance(told, dict) and all(starmap(_may_be_told, told.items())) else Expected()
     return known if known.priority else known._replace(priority=-request.priority)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from agentcache.engine.marks import Expected
+from agentcache.engine.marks import MOST_EXPECTED, Expected
 from agentcache.engine.vllm.base import VLLMValidationError
 
 FIELD = "agentic_context"
@@ -29,7 +29,7 @@ Name = Annotated[str, BeforeValidator(_read_name), Field(min_length=1, max_lengt
 # The first agent of a task is its main one.
 Agent = Annotated[Name | None, AfterValidator(lambda name: None if name == "lead" else name)]
 Seconds = Annotated[float, Field(ge=0), AfterValidator(lambda seconds: min(seconds, LONGEST_S))]
-Tokens = Annotated[int, Field(ge=0, le=10**6)]
+Tokens = Annotated[int, Field(ge=0, le=MOST_EXPECTED)]
 
 
 def _spell(*names: str) -> Any:
@@ -50,7 +50,7 @@ class AgenticContext(BaseModel):
     root_program_id: Name | None = _spell("root_program_id", "root_id")
     blocks_parent: bool | None = _spell("blocks_parent", "blocking_parent")
     expected_resume: bool | None = None
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-MOST_EXPECTED, le=MOST_EXPECTED)] | None = None
     deadline_seconds: Seconds | None = _spell("deadline", "deadline_seconds", "request_deadline_seconds")
     expected_output_length: Tokens | None = _spell("expected_output_length", "expected_output_tokens")
     kv_retention_ttl_seconds: Seconds | None = _spell("kv_retention_ttl", "kv_retention_ttl_seconds")

@@ -84,6 +84,7 @@ def test_who_asks_is_found(told: dict[str, Any], session: str | None, parent: st
         ("expected_output_tokens", 2.5),
         ("expected_output_length", 10**30),
         ("priority", "high"),
+        ("priority", 10**400),
         ("program_id", ""),
         ("program_id", "x" * 257),
         ("program_id", "\ud800"),

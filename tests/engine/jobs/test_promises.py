@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from agentcache.engine.constants import EXPECTED_ARGUMENT
 from agentcache.engine.jobs.promises import Promises
-from agentcache.engine.marks import MAX_HURRY_S, Expected
+from agentcache.engine.marks import MAX_HURRY_S, Expected, read_expected
+from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.ttl import RELEASE, Hold
 
 
@@ -61,6 +69,26 @@ def test_what_is_not_believed_keeps_nothing_and_is_judged() -> None:
         promise(promises, f"good {turn}")
         promises.returned(f"good {turn}", 1.0)
     assert promises.believes("me")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"priority": "x"},
+        {"priority": 10**400},
+        {"priority": True},
+        {"deadline_seconds": math.nan},
+        {"deadline_seconds": -1.0},
+        {"expected_output_length": 2.5},
+        {"expected_resume": 1},
+        {"hurry_s": 3.0},
+        {7: 1},
+        ["priority"],
+    ],
+)
+def test_what_our_front_end_never_tells_counts_for_nothing(told: object) -> None:
+    params = SimpleNamespace(extra_args={EXPECTED_ARGUMENT: told})
+    assert read_expected(cast("Request", SimpleNamespace(sampling_params=params, priority=0))) == Expected()
 
 
 def test_priorities_and_deadlines_hurry_by_ten_seconds_at_most() -> None:
