@@ -29,6 +29,14 @@ def get_context(_method: str | None = None) -> BaseContext:
     return _FORKSERVER
 
 
+def _is_forkserver(process: psutil.Process) -> bool:
+    try:
+        return "forkserver" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        # Another child, of a library's, that has ended since; before it is waited for it has no command line.
+        return False
+
+
 @contextmanager
 def run_forkserver(model: str) -> Iterator[None]:
     """Start the process that others are forked from: they have its environment, which says which runner they take."""
@@ -42,9 +50,7 @@ def run_forkserver(model: str) -> Iterator[None]:
         # Python 3.11 looks for what is preloaded there alone, and goes on without what it does not find.
         environment.setenv("PYTHONPATH", str(Path(__file__).parent))
         ensure_running()
-    servers = [
-        each for each in psutil.Process().children() if each not in before and "forkserver" in each.cmdline()[-1]
-    ]
+    servers = [each for each in psutil.Process().children() if each not in before and _is_forkserver(each)]
     yield
     for server in servers:
         server.kill()
