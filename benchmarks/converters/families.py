@@ -38,10 +38,11 @@ class FamilyLaw:
     bursts of `burst` in the median and `burst_p90` at the 90th percentile; a person's pause has the median `pause_s`.
 
     Ours: a session with sub-agents has `bursts` on average, and each session `people` pauses. `forks` of the groups
-    begin with all of their parent's context, others with its system prompt and tools, `head`; nobody waits for
-    `background` of the groups. Sizes and turns are the published ones (43 turns of 142,000 tokens), made smaller so
-    that a cache of 500,000 tokens holds some tens of sessions. Beyond `limit` tokens a context is compacted: a call
-    that repeats all of it writes `summary` tokens, and the session goes on from these.
+    begin with all of their parent's context, others with its system prompt and tools, `head`. The share `background` of
+    the groups runs in the background, where no agent waits for them. Sizes and turns are the published ones (43 turns
+    of 142,000 tokens), made smaller so that a cache of 500,000 tokens holds some tens of sessions. Beyond `limit`
+    tokens a context is compacted: a call that repeats all of it writes `summary` tokens, and the session goes on from
+    these.
     """
 
     children_share: float = 0.44

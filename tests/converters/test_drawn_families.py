@@ -30,7 +30,7 @@ def contexts(job: Job) -> list[Context]:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
-    """Short sessions, as many as shares need."""
+    """Draw short sessions, enough of them to check shares."""
     return draw(tmp_path_factory.mktemp("drawn"), "--turns=12", "--tool-latency=0.5", jobs=300)
 
 

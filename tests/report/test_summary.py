@@ -76,7 +76,7 @@ def test_tenants_are_compared_by_their_job_latencies() -> None:
     jobs = [
         make_job("lru", name, 0.0, seconds, tenant=name[0]) for name, seconds in (("a1", 2.0), ("a2", 4.0), ("b", 1.0))
     ]
-    tenants = summarize_one([*jobs, make_job("lru", "nobody's", 0.0, 9.0)]).tenants
+    tenants = summarize_one([*jobs, make_job("lru", "no tenant", 0.0, 9.0)]).tenants
     assert tenants is not None
     assert tenants.job_latency_s == {"a": 3.0, "b": 1.0}
     assert tenants.jain_index == pytest.approx((3 + 1) ** 2 / (2 * (9 + 1)))

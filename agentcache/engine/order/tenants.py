@@ -66,6 +66,8 @@ class TenantShares(Part):
         """Begin without tenants."""
         self._busy: dict[str, TenantState] = {}
         self._idle: OrderedDict[str, TenantState] = OrderedDict()
+        # By the request in the engine: a client's salt may be long, and steps ask for each request.
+        self._of_requests: dict[str, TenantState] = {}
         # Where the one began that was admitted last.
         self._virtual_s = 0.0
         # So many of the batch are booked.
@@ -79,6 +81,8 @@ class TenantShares(Part):
 
     def find(self, request: Request) -> TenantState:
         """Find whose request it is."""
+        if (known := self._of_requests.get(request.request_id)) is not None:
+            return known
         tenant = self.tenants.find_id(request.cache_salt)
         return self._busy.get(tenant) or self._idle.get(tenant) or self._add(tenant)
 
@@ -106,6 +110,7 @@ class TenantShares(Part):
             self._busy[tenant.id] = self._idle.pop(tenant.id)
             tenant.virtual_s = max(tenant.virtual_s, self._virtual_s)
         tenant.requests.add(request.request_id)
+        self._of_requests[request.request_id] = tenant
 
     def find_wait(self, request: Request, available: int) -> WaitReason | None:  # noqa: ARG002
         """Have the first turn of a job wait while its tenant has as many jobs under way as it may."""
@@ -145,6 +150,7 @@ class TenantShares(Part):
             return
         tenant.virtual_s += self.cost.of_turn(0, 0, request.num_output_tokens) / tenant.share.weight
         tenant.requests.remove(request.request_id)
+        del self._of_requests[request.request_id]
         if not tenant.requests:
             self._rest(self._busy.pop(tenant.id))
 

@@ -127,7 +127,7 @@ def test_awaited_agents_go_before_those_in_the_background() -> None:
 
     assert [find_seniority(name) for name in "abc"] == pytest.approx([10.0, 5.0, 10 / 3]), "siblings share it"
     assert find_seniority("d", {"blocks_parent": False}) == 0.0
-    assert find_seniority("e", parent="d") == 0.0, "nobody waits for the one that it is for"
+    assert find_seniority("e", parent="d") == 0.0, "its parent is not awaited"
     assert find_seniority("f", {"blocks_parent": False, "priority": 4}) == 4.0
     stranger = tracked.ask("x", [*ASKED, 7], session="other")
     assert tracked.tracker.priority_of(stranger).time_s == tracked.clock.now_s

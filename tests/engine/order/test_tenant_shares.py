@@ -1,4 +1,4 @@
-"""Shares by tenant in vLLM's own scheduler: whose turn it is, jobs under way, and who gives way in the cache."""
+"""Shares by tenant in vLLM's own scheduler: the order of turns, limits on jobs, and which pins are evicted first."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_job_whose_tool_runs_is_under_way_for_a_time(tiny_model_path: str) -> 
     for name in "ab":
         ask(lone, name, LARGE, blocks=2, calls=(SEARCH,))
     run_until_idle(lone)
-    # Nobody waits while nothing runs.
+    # No request waits while nothing runs.
     ask(lone, "other", SMALL, blocks=2, output_tokens=400)
     lone.step()
     ask(lone, "c", LARGE, blocks=2)
