@@ -40,42 +40,35 @@ class QueueEntry(NamedTuple):
     arrival: tuple[float, int]
 
 
-class _Line:
-    """Entries in ascending order of a key of theirs."""
-
-    def __init__(self, get_key: Callable[[QueueEntry], tuple[Any, ...]]) -> None:
-        self._get_key = get_key
-        self.entries: list[QueueEntry] = []
-
-    def add(self, entry: QueueEntry) -> None:
-        insort(self.entries, entry, key=self._get_key)
-
-    def remove(self, entry: QueueEntry) -> None:
-        del self.entries[bisect_left(self.entries, self._get_key(entry), key=self._get_key)]
-
-
 class Lines:
-    """Entries by priority, by arrival, and those that keep their place by arrival."""
+    """Entries behind their keys, in ascending order: by priority, by arrival, and those that keep their place by it."""
 
     def __init__(self) -> None:
-        self.by_priority = _Line(lambda entry: entry.key)
-        self.by_arrival = _Line(lambda entry: entry.arrival)
-        self.in_place = _Line(lambda entry: entry.arrival)
+        self.by_priority: list[tuple[tuple[Any, ...], QueueEntry]] = []
+        self.by_arrival: list[tuple[tuple[float, int], QueueEntry]] = []
+        self.in_place: list[tuple[tuple[float, int], QueueEntry]] = []
 
-    def of(self, entry: QueueEntry) -> Iterator[_Line]:
-        """Yield the lines that have the entry."""
-        yield self.by_priority
-        yield self.by_arrival
+    def add(self, entry: QueueEntry) -> None:
+        """Put an entry where it belongs."""
+        insort(self.by_priority, (entry.key, entry))
+        insort(self.by_arrival, (entry.arrival, entry))
         if entry.priority.by_arrival:
-            yield self.in_place
+            insort(self.in_place, (entry.arrival, entry))
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Take out an entry."""
+        del self.by_priority[bisect_left(self.by_priority, (entry.key, entry))]
+        del self.by_arrival[bisect_left(self.by_arrival, (entry.arrival, entry))]
+        if entry.priority.by_arrival:
+            del self.in_place[bisect_left(self.in_place, (entry.arrival, entry))]
 
     def __len__(self) -> int:
         """Return the number of requests."""
-        return len(self.by_priority.entries)
+        return len(self.by_priority)
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the requests by priority."""
-        return (entry.request for entry in self.by_priority.entries)
+        return (entry.request for _, entry in self.by_priority)
 
 
 class JobQueue(RequestQueue):
@@ -114,8 +107,7 @@ class JobQueue(RequestQueue):
         arrival = priority.arrival_s, number
         key = priority.rank, priority.time_s, priority.arrival_s, request.arrival_time, number
         entry = self._waiting[request.request_id] = QueueEntry(request, priority, key, arrival)
-        for line in self.find_lines(request).of(entry):
-            line.add(entry)
+        self.find_lines(request).add(entry)
 
     def find_lines(self, request: Request) -> Lines:  # noqa: ARG002
         """Find the lines that a request stands in."""
@@ -148,9 +140,7 @@ class JobQueue(RequestQueue):
 
     def remove_request(self, request: Request) -> None:
         """Take out a request that waits."""
-        entry = self._waiting.pop(request.request_id)
-        for line in self.find_lines(request).of(entry):
-            line.remove(entry)
+        self.find_lines(request).remove(self._waiting.pop(request.request_id))
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Take out those of the requests that wait."""
@@ -178,10 +168,10 @@ class JobQueue(RequestQueue):
 
     def choose(self, lines: Lines) -> QueueEntry:
         """Choose the next of the requests in these lines."""
-        first, oldest = lines.by_priority.entries[0], lines.by_arrival.entries[0]
+        first, oldest = lines.by_priority[0][1], lines.by_arrival[0][1]
         if first.priority.rank == PREEMPTED:
             return first
         if self._clock() - oldest.priority.arrival_s >= self._patience_s:
             return oldest
-        in_place = lines.in_place.entries
-        return in_place[0] if in_place and in_place[0].arrival < first.arrival else first
+        in_place = lines.in_place[0][1] if lines.in_place else first
+        return in_place if in_place.arrival < first.arrival else first
