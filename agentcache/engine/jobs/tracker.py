@@ -183,11 +183,14 @@ class JobTracker(Part):
             return FreeContext(prefix_only=prefix_only, whole=whole)
         self.waiting.end(request)
         self._end_return(state)
+        worth = 1.0 if self.tenants is None else self.tenants.weigh(request)
         finish_class, key = self._finish_turn(request, state)
+        if self.factors is not None and key is not None:
+            worth *= self.factors.find(key)
         pin = self._begin_pin(request, state, key, blocks) if key is not None else None
         return FreeContext(
             finish_class=finish_class,
-            factor=self.factors.find(key) if self.factors is not None and key is not None else 1.0,
+            factor=worth,
             job=state.entry.number,
             prefix_only=prefix_only,
             whole=whole,

@@ -28,9 +28,12 @@ from tool_runtime.learning.tool_key import HUMAN
 
 # Of those without requests so many are remembered, the latest.
 MAX_IDLE = 1000
-# Beside replies of a tenant with few, the prompts of a step take so much of the time of a step with one token. Chosen
-# of no limit, 1, 0.65 and 0.44 on seed 0 (benchmarks/tenants.py): less is slower in all, more makes those replies wait.
-_PREFILL_SHARE = 0.65
+# Beside replies of a tenant with few, others' prompts take so much of the time of a step with one token. Chosen
+# of 0.5, 0.65 and 0.8 on seeds 0 to 3 (benchmarks/tenants.py): less is slower in all, more makes those replies wait.
+_PREFILL_SHARE = 0.6
+# Multiplies the worth of what a tenant beyond its share leaves. Of 0.03, 0.1 and 1 on seeds 0 to 2 with a CPU cache,
+# where it matters little.
+_BEYOND_FACTOR = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -126,13 +129,18 @@ class TenantShares(Part):
         return "limit" if len(tenant.jobs) >= tenant.share.limit else None
 
     def limit_prefill(self, tokens: int, decodes: int, requests: int) -> int:  # noqa: ARG002
-        """Limit the prompt tokens of a step for replies of tenants that have less of the batch than their share."""
+        """Limit the prompt tokens of a step for replies of tenants that have less of the batch than their share.
+
+        What those tenants' own prompts lack comes on top.
+        """
         if len(self._busy) < 2:
             return tokens
         running, busy = self.list_running(), self._busy.values()
         counts, whole = Counter(self.find(each).id for each in running), sum(each.share.weight for each in busy)
-        is_light = any(0 < counts[each.id] * whole < each.share.weight * len(running) for each in busy)
-        return min(tokens, self._few_tokens) if is_light else tokens
+        light = {each.id for each in busy if 0 < counts[each.id] * whole < each.share.weight * len(running)}
+        own = [each for each in running if each.is_prefill_chunk and self.find(each).id in light]
+        lacking = sum(each.num_tokens - each.num_computed_tokens for each in own)
+        return min(tokens, self._few_tokens + lacking) if light else tokens
 
     def admitted(self, request: Request, hit_tokens: int, filled: Collection[int]) -> None:
         """Charge what the request computes, now and again after a preemption."""
@@ -162,21 +170,26 @@ class TenantShares(Part):
         """Return what is added to the rank of a tenant's pins: more than they differ, unless it is beyond its share."""
         return 0.0 if tenant in self.beyond else 2 * LATEST_S
 
+    def weigh(self, request: Request) -> float:
+        """Return what multiplies the worth of blocks that a request leaves, in either cache."""
+        return _BEYOND_FACTOR if self.find(request).id in self.beyond else 1.0
+
     def rank(self, rank: Callable[[Pin], float]) -> Callable[[Pin], float]:
         """Return how a pin stands among others, which is `rank` among those of its tenant."""
         return lambda pin: rank(pin) + self.lift(pin.tenant)
 
     def _find_beyond(self) -> frozenset[str]:
-        left = {} if self.pins is None else {pin: self.pins.blocks_left(pin) for pin in self.pins}
-        names = self._busy.keys() | {pin.tenant for pin in left}
+        pins = self.pins
+        names = self._busy.keys() | {pin.tenant for pin in pins or ()}
         if len(names) < 2:
             return frozenset()
         weights = {name: self.tenants.find_share(name)[1].weight for name in names}
         held: Counter[str] = Counter()
         for request in self.list_running():
             held[self.find(request).id] += cdiv(request.num_computed_tokens, self.cost.prefill.block_size)
-        for pin, blocks in left.items():
-            held[pin.tenant] += blocks
+        if pins is not None:
+            for pin in pins:
+                held[pin.tenant] += pins.blocks_left(pin)
         part = sum(weights.values()) / self.cost.prefill.num_blocks
         return frozenset(name for name, blocks in held.items() if blocks * part > weights[name])
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from hand_clock import Clock
 from lone_scheduler import BLOCK_SIZE, LoneScheduler, make_config, make_scheduler
 from steered_scheduler import SEARCH, do_turn_in_no_time, make_lone, make_patient, run_until_idle, tokens_of
 
+from agentcache._evictor import FreeContext
 from agentcache.engine.constants import SCHEDULER_CLASS
+from agentcache.engine.jobs.tracker import JobTracker
+from agentcache.engine.vllm.types import Request
 from tool_runtime.learning.job_blocks import MOST_AWAY_S
 
 SMALL, LARGE = "small", "large"
@@ -126,6 +130,25 @@ def test_what_was_borrowed_is_given_back_in_one_step(tiny_model_path: str) -> No
         lone.step()
         assert ("small 9" in {request.request_id for request in lone.scheduler.running}) is admitted
         lone.scheduler.check_integrity()
+
+
+def test_what_is_left_beyond_a_share_is_told_as_worth_less(tiny_model_path: str) -> None:
+    factors = {}
+    on_free = JobTracker.on_free
+
+    def note(tracker: JobTracker, request: Request, *given: Any, **named: Any) -> FreeContext:
+        context = on_free(tracker, request, *given, **named)
+        factors[request.request_id] = context.factor
+        return context
+
+    with mock.patch.object(JobTracker, "on_free", note):
+        lone = make_lone(tiny_model_path, "agentcache", 41, tenants=ALIKE)
+        ask(lone, "large", LARGE, blocks=24, output_tokens=9)
+        ask(lone, "small", SMALL, blocks=2, output_tokens=20)
+        run_until_idle(lone)
+        ask(lone, "alone", LARGE, blocks=24, output_tokens=9)
+        run_until_idle(lone)
+    assert factors == {"large": 0.1, "small": 1.0, "alone": 1.0}
 
 
 def test_one_tenant_alone_may_have_all_of_the_cache(tiny_model_path: str) -> None:
