@@ -2,18 +2,21 @@
 
     python benchmarks/replicas.py --out runs/replicas --kv-tokens 400000 \\
         --load knee 247,248,249,250 'bfcl --jobs 60 --rate 1.3 --arrival poisson --scale 1' \\
-        --row knee:agentcache --row knee:vllm --row knee:vllm+sticky_least_loaded --row knee:agentcache+alone -- \\
-        --block-size 16 --num-gpu-blocks-override 25001 --kv-cache-memory-bytes 52430897152 \\
-        --gpu-memory-utilization 0.45
+        --row agentcache --row agentcache+alone --row vllm --row vllm+sticky_least_loaded -- \\
+        --block-size 16 --num-gpu-blocks-override 25001
     python benchmarks/replicas.py --model tiny --gpu cpu --engines 2 --out runs/replicas --kv-tokens 38272 \\
-        --load small 0,1 'bfcl --jobs 2 --scale 0.1' --row small:agentcache --row small:vllm+programs -- \\
+        --load small 0,1 'bfcl --jobs 2 --scale 0.1' --row agentcache --row vllm+programs -- \\
         --num-gpu-blocks-override 300
 
-A load is a name, the seeds of replays that run at once, and what `agentcache replay` gets. A row is LOAD:POLICY, one
-server with vLLM's data parallelism; LOAD:POLICY+ROUTER, vllm-router in front of its engines, whose policy ROUTER is,
-or `programs` for its program-level scheduling; or LOAD:POLICY+alone, each replay at an engine of its own. Rows run in
-their order. Servers of all policies start together and share the GPUs, so two policies need twice the memory; those
-without requests are idle. Options behind -- are the servers'.
+A load is a name, the seeds of replays that run at once, and what `agentcache replay` gets. A row is POLICY, one server
+with vLLM's data parallelism; POLICY+ROUTER, vllm-router in front of its engines, whose policy ROUTER is, or `programs`
+for its program-level scheduling; or POLICY+alone, each replay at an engine of its own. It runs under each load, or with
+LOAD: in front under that one. Options behind -- are the servers', those of --serve only those of a policy.
+
+Rows run in their order, and one server at a time: keep those of a policy together. Rows that OUT has are not run again.
+None begins that could not end in time. `busy` is the share of the time in which a kernel ran, as NVML says once a
+second, over all GPUs, from the first request to the last, or while a closed loop is measured. docs/reproduce.md has
+the commands of families of sub-agents, and of three engines with CPU caches.
 """
 
 from __future__ import annotations
@@ -30,21 +33,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
-from server_fleet import ROUTERS, Fleet, empty_caches
+from family_figures import read_homes
+from gpu_watch import GpuWatch, Sample
+from row_figures import count_computed, describe, measure_busy, write_markdown
+from server_fleet import CPU, ROUTERS, Fleet
 
-from agentcache.report.events import EVENTS_FILE, read_events
-from agentcache.report.policy_run import PolicyRun
-from agentcache.report.summary import summarize_policy
-from agentcache.report.table import NO_DATA
+from agentcache.report.events import EVENTS_FILE
 
 ALONE = "alone"
-_HEADERS = (
-    *("row", "jobs", "mean (s)", "each seed", "P90 (s)", "P99 (s)", "TTFT mean; P99; worst (s)", "TPOT (ms)"),
-    *("hits (%)", "recomputed", "busiest", "tok/s of lanes"),
-)
+# Engines write what they record within half a second.
+_RECORD_S = 1.0
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,15 +68,15 @@ class Row:
     router: str | None
 
     @classmethod
-    def read(cls, text: str, loads: Mapping[str, Load]) -> Row:
-        """Raises SystemExit for what is no row."""
-        load, _, rest = text.partition(":")
+    def read(cls, text: str, loads: Mapping[str, Load]) -> list[Row]:
+        """Read a row, or one of each load. Raises SystemExit for what is no row."""
+        load, colon, rest = text.rpartition(":")
         policy, _, router = rest.partition("+")
-        if load not in loads:
+        if colon and load not in loads:
             sys.exit(f"--row {text}: before : give one of {', '.join(loads)}")
         if router and router not in (ALONE, *ROUTERS):
             sys.exit(f"--row {text}: behind + give one of {', '.join((ALONE, *ROUTERS))}")
-        return cls(loads[load], policy, router or None)
+        return [cls(loads[name], policy, router or None) for name in ([load] if colon else loads)]
 
     @property
     def name(self) -> str:
@@ -88,123 +87,96 @@ class Row:
         """The kind of vllm-router that stands in front of the engines, None if none does."""
         return None if self.router == ALONE else self.router
 
+    def find_folders(self, out: Path) -> list[Path]:
+        """Find where the replays of the row are."""
+        return [out / f"{self.name}-{seed}" for seed in self.load.seeds]
+
+    def find_figures(self, out: Path) -> Path:
+        """Find what is only known while the row runs; there once the row has been measured."""
+        return out / f"{self.name}.json"
+
 
 def main() -> None:
-    """Run the rows, each with empty caches, and print a table after each."""
+    """Run the rows, each with empty caches, and print a table of those that are there."""
     own, server_options = _split(sys.argv[1:])
     options = _parse(own)
+    end_s = time.monotonic() + options.limit_s
     loads = {load.name: load for load in (Load.read(*each) for each in options.load)}
-    rows = [Row.read(text, loads) for text in options.row]
+    rows = [row for text in options.row for row in Row.read(text, loads)]
+    own_options = {policy: shlex.split(words) for policy, words in options.serve}
     options.out.mkdir(parents=True, exist_ok=True)
-    with closing(Fleet(options.out, options.model, options.engines, server_options, options.gpu)) as fleet:
-        servers = {row.policy: "" for row in rows}
-        for policy in servers:
-            servers[policy] = fleet.serve(policy, find_router(policy, rows))
-        fleet.wait_for(list(servers.values()))
-        for number, row in enumerate(rows):
-            run_row(fleet, row, servers[row.policy], options)
-            print_table(rows[: number + 1], options.out)
+    # So that the servers end with this process, also when its time is over.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    fleet = Fleet(options.out, options.model, options.engines, server_options, own_options, options.gpu)
+    with closing(fleet):
+        for row in rows:
+            if row.find_figures(options.out).exists():
+                continue
+            if time.monotonic() + options.row_s > end_s:
+                sys.stdout.write(f"{row.name}: left out, as it may take {options.row_s:.0f} s (--row-s)\n")
+                break
+            run_row(fleet, row, options)
+            write_table(rows, options.out)
+    sys.stdout.write(write_table(rows, options.out))
 
 
-def find_router(policy: str, rows: Sequence[Row]) -> str | None:
-    """Find the router that a policy's server tells of sessions that are over: the first that is in front of it."""
-    return next((row.vllm_router for row in rows if row.policy == policy and row.vllm_router is not None), None)
-
-
-def run_row(fleet: Fleet, row: Row, server: str, options: argparse.Namespace) -> None:
-    """Measure one row, and keep how many prompt tokens each engine has computed."""
-    empty_caches(server)
-    url = server if row.vllm_router is None else fleet.route(row.vllm_router, server, options.kv_tokens)
-    before = count_computed(server)
+def run_row(fleet: Fleet, row: Row, options: argparse.Namespace) -> None:
+    """Measure one row, and keep what its replays do not know; nothing of one that took too long."""
     began_s = time.monotonic()
-    replay(row, url, options)
-    computed = [after - done for after, done in zip(count_computed(server), before, strict=True)]
-    (options.out / f"{row.name}.json").write_text(json.dumps({"computed_tokens": computed}))
+    server = fleet.serve(row.policy, is_routed=row.vllm_router is not None)
+    url = server if row.vllm_router is None else fleet.route(row.vllm_router, server, options.kv_tokens)
+    before, known = count_computed(server), read_homes(fleet.recording, options.engines)
+    busy = replay(row, url, options, began_s + options.row_s)
     if row.vllm_router is not None:
         fleet.end_router()
-    sys.stdout.write(f"{row.name}: {time.monotonic() - began_s:.0f} s\n")
+    took = f"{row.name}: {time.monotonic() - began_s:.0f} s"
+    if busy is None:
+        sys.stdout.write(f"{took}; cut off, and not in the table: give it more by --row-s\n")
+        return
+    time.sleep(_RECORD_S)
+    homes = read_homes(fleet.recording, options.engines)
+    figures = {
+        "computed_tokens": [after - done for after, done in zip(count_computed(server), before, strict=True)],
+        "homes": {name: sorted(engines) for name, engines in homes.items() if name not in known},
+        "busy": measure_busy(busy, row.find_folders(options.out)),
+    }
+    row.find_figures(options.out).write_text(json.dumps(figures))
+    sys.stdout.write(f"{took}\n")
+    sys.stdout.flush()
 
 
-def replay(row: Row, url: str, options: argparse.Namespace) -> None:
-    """Run a replay for each seed, all at once, until the last has ended or the time is over."""
-    processes = []
-    for number, seed in enumerate(row.load.seeds):
+def replay(row: Row, url: str, options: argparse.Namespace, end_s: float) -> list[Sample] | None:
+    """Run a replay for each seed, all at once. Return how busy GPUs were, or None if the time was over first."""
+    watch, processes = GpuWatch(0 if options.gpu == CPU else options.engines), []
+    for number, (seed, folder) in enumerate(zip(row.load.seeds, row.find_folders(options.out), strict=True)):
         command = [*(sys.executable, "-m", "agentcache", "replay"), *row.load.replay, "--seed", str(seed)]
-        command += ["--base-url", f"{url}/v1", "--tokenizer", options.model, "--overwrite"]
-        command += ["--out", str(find_folder(row, seed, options.out))]
+        command += ["--base-url", f"{url}/v1", "--tokenizer", options.model, "--overwrite", "--out", str(folder)]
         if row.router == ALONE:
             command += ["--header", f"X-data-parallel-rank:{number % options.engines}"]
         with (options.out / f"replay-{row.name}-{seed}.log").open("wb") as log:
             processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-    end_s = time.monotonic() + options.limit_s
-    for process in processes:
-        try:
-            process.wait(max(0.1, end_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            # It writes its report of the jobs that have ended.
-            process.send_signal(signal.SIGINT)
-            process.wait()
-    if not all((find_folder(row, seed, options.out) / EVENTS_FILE).exists() for seed in row.load.seeds):
+    while (running := [process for process in processes if process.poll() is None]) and time.monotonic() < end_s:
+        watch.look()
+        time.sleep(_LOOK_S)
+    for process in running:
+        # It writes its report of the jobs that have ended.
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    if running:
+        return None
+    if not all((folder / EVENTS_FILE).exists() for folder in row.find_folders(options.out)):
         sys.exit(f"{row.name}: a replay was refused; see {options.out}/replay-{row.name}-*.log")
+    return watch.samples
 
 
-def find_folder(row: Row, seed: int, out: Path) -> Path:
-    return out / f"{row.name}-{seed}"
-
-
-def count_computed(url: str) -> list[float]:
-    """Count the prompt tokens that each engine has computed, in the order of the engines."""
-    by_engine: dict[str, float] = {}
-    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=60).text):
-        for sample in family.samples:
-            if sample.name == "vllm:prompt_tokens_by_source_total" and sample.labels["source"] == "local_compute":
-                by_engine[sample.labels["engine"]] = by_engine.get(sample.labels["engine"], 0.0) + sample.value
-    return [by_engine[engine] for engine in sorted(by_engine)]
-
-
-def print_table(rows: Sequence[Row], out: Path) -> None:
-    """Print the rows in Markdown, and keep them in table.md."""
-    lines = [" | ".join(_HEADERS), " | ".join("---:" for _ in _HEADERS)]
-    lines += [" | ".join(describe(row, out)) for row in rows]
-    text = "".join(f"| {line} |\n" for line in lines)
+def write_table(rows: Sequence[Row], out: Path) -> str:
+    """Return the rows that are there in Markdown, and keep them in table.md."""
+    done = [row for row in rows if row.find_figures(out).exists()]
+    seen = [json.loads(row.find_figures(out).read_text()) for row in done]
+    table = [describe(row.name, row.find_folders(out), each) for row, each in zip(done, seen, strict=True)]
+    text = write_markdown(table)
     (out / "table.md").write_text(text)
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def describe(row: Row, out: Path) -> list[str]:
-    """Describe a row over the jobs of all its replays."""
-    whole = PolicyRun()
-    means, tokens_a_second = [], []
-    for seed in row.load.seeds:
-        own = PolicyRun()
-        for event in read_events(find_folder(row, seed, out)):
-            own.add(event)
-            whole.add(event)
-        alone = summarize_policy(own)
-        means.append(_show(alone.job_latency_s.mean))
-        tokens_a_second += [alone.throughput.total_tok_s] if alone.throughput else []
-    found = summarize_policy(whole)
-    latency_s, ttft_s = found.job_latency_s, found.ttft_s
-    computed = json.loads((out / f"{row.name}.json").read_text())["computed_tokens"]
-    return [
-        row.name,
-        f"{found.finished} of {found.jobs}",
-        _show(latency_s.mean),
-        " / ".join(means),
-        _show(latency_s.p90),
-        _show(latency_s.p99),
-        f"{_show(ttft_s.mean, 2)}; {_show(ttft_s.p99)}; {_show(ttft_s.max)}",
-        _show(found.tpot_s.mean, scale=1000),
-        _show(found.token_hit_rate, scale=100),
-        _show(found.recomputed_tokens, 0),
-        f"{max(computed) / np.mean(computed):.2f}",
-        _show(sum(tokens_a_second) if tokens_a_second else None, 0),
-    ]
-
-
-def _show(value: float | None, decimals: int = 1, scale: float = 1.0) -> str:
-    return NO_DATA if value is None else f"{scale * value:,.{decimals}f}"
+    return text
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -217,12 +189,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--load", action="append", required=True, nargs=3, metavar=("NAME", "SEEDS", "REPLAY"))
-    parser.add_argument("--row", action="append", required=True, metavar="LOAD:POLICY[+ROUTER]")
+    parser.add_argument("--row", action="append", required=True, metavar="[LOAD:]POLICY[+ROUTER]")
+    parser.add_argument("--serve", action="append", default=[], nargs=2, metavar=("POLICY", "OPTIONS"))
     parser.add_argument("--model", default="shape:llama-3.1-8b")
     parser.add_argument("--engines", type=int, default=4)
     parser.add_argument("--gpu", default="h200", help="cpu for vLLM's CPU backend")
     parser.add_argument("--kv-tokens", type=int, help="of an engine, for the router; the servers have their own option")
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="of a row")
+    parser.add_argument("--row-s", type=float, default=600.0, help="what a row may take, its server's start included")
+    parser.add_argument("--limit-s", type=float, default=1800.0, help="within which all rows that begin end")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args(arguments)
 

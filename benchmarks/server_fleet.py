@@ -1,4 +1,4 @@
-"""Servers of one host, and routers in front of their engines, as processes: started together, ended together."""
+"""A server of one host's engines, and a router in front of them, as processes: one of each at a time."""
 
 from __future__ import annotations
 
@@ -22,70 +22,83 @@ from agentcache.policy.step_cost import StepCost
 
 # vllm-router's program-level scheduling, which is no policy of its own.
 PROGRAMS = "programs"
-# Each listens at a port of its own.
 ROUTERS = ("sticky_least_loaded", "consistent_hash", "cache_aware", "round_robin", PROGRAMS)
+CPU = "cpu"
 _SERVER_PORT, _ROUTER_PORT, _RPC_PORT = 8301, 8501, 29650
+_ROUTER_URL = f"http://127.0.0.1:{_ROUTER_PORT}"
+_START_S = 600
 _STOP_S = 20
+_EMPTY_S = 60
 
 
 @dataclass
 class Fleet:
-    """`folder` takes the logs. Each server has all `engines`, GPUs of the kind `gpu`; "cpu" is vLLM's CPU backend."""
+    """`folder` takes the logs. A server has all `engines`, GPUs of the kind `gpu`; "cpu" is vLLM's CPU backend.
+
+    `options` are those of all servers, `own_options` of those of a policy.
+    """
 
     folder: Path
     model: str
     engines: int
     options: Sequence[str]
+    own_options: Mapping[str, Sequence[str]]
     gpu: str
-    start_s: float = 600.0
-    _ports: int = 0
+    recording: Path = Path()
+    _served: tuple[str, bool] | None = None
+    _starts: int = 0
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def serve(self, policy: str, router: str | None) -> str:
-        """Start a server of all engines. Return its address, without waiting for it.
+    def serve(self, policy: str, *, is_routed: bool) -> str:
+        """Return the address of a server of the policy, without anything in its caches. It writes `recording`.
 
-        One of a policy that follows jobs tells `router`, if it is to stand in front of it, of sessions that are over.
+        One that runs goes on; another ends first. Where policies follow jobs and a router is to stand in front, the
+        server tells that of sessions that are over.
         """
-        port = _SERVER_PORT + self._ports
-        rpc_port = _RPC_PORT + self._ports
-        self._ports += 1
+        tells_router = is_routed and policy != "vllm"
+        url = f"http://127.0.0.1:{_SERVER_PORT + self._starts}"
+        if self._served != (policy, tells_router):
+            self.close()
+            self._starts += 1
+            url = self._start_server(policy, tells_router=tells_router)
+            self._served = policy, tells_router
+        empty_caches(url)
+        return url
+
+    def _start_server(self, policy: str, *, tells_router: bool) -> str:
+        self.recording = self.folder / f"requests-{policy}-{self._starts}.jsonl"
+        port = _SERVER_PORT + self._starts
         command = ["serve", self.model, "--policy", policy, "--port", str(port), "--forced-replies"]
-        command += ["--data-parallel-size", str(self.engines), "--data-parallel-rpc-port", str(rpc_port)]
-        if policy != "vllm" and router is not None:
-            command += ["--agentcache", f"router.url=http://127.0.0.1:{find_router_port(router)}"]
-        given = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.engines)))} if self.gpu != "cpu" else {}
-        log = self.folder / f"serve-{policy}.log"
-        self._start(["agentcache", *command, *self.options], log, {"VLLM_SERVER_DEV_MODE": "1", **given})
-        return f"http://127.0.0.1:{port}"
+        command += ["--record", str(self.recording), "--data-parallel-size", str(self.engines)]
+        command += ["--data-parallel-rpc-port", str(_RPC_PORT + self._starts)]
+        if tells_router:
+            command += ["--agentcache", f"router.url={_ROUTER_URL}"]
+        given = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.engines)))} if self.gpu != CPU else {}
+        command += [*self.options, *self.own_options.get(policy, ())]
+        log = self.folder / f"serve-{policy}-{self._starts}.log"
+        self._start(["agentcache", *command], log, {"VLLM_SERVER_DEV_MODE": "1", **given})
+        return self._wait_for(f"http://127.0.0.1:{port}")
 
     def route(self, router: str, url: str, cache_tokens: int | None) -> str:
         """Start a router in front of a server's engines, wait for it, and return its address."""
-        port = find_router_port(router)
         how = ["--policy", router]
         if router == PROGRAMS:
             config = json.dumps(describe_programs(self.model, self.gpu, cache_tokens), separators=(",", ":"))
             how = ["--policy", "consistent_hash", "--enable-program-scheduling"]
             how += ["--program-scheduling-config-json", config]
-        ports = ["--port", str(port), "--prometheus-port", str(port + 1000)]
+        ports = ["--port", str(_ROUTER_PORT), "--prometheus-port", str(_ROUTER_PORT + 1000)]
         # Each engine is a worker of its own, which requests reach by X-data-parallel-rank.
         engines = ["--intra-node-data-parallel-size", str(self.engines), "--worker-urls", url]
         wait = ["--worker-startup-check-interval", "1"]
         command = ["vllm_router.launch_router", *how, *ports, *wait, *engines]
-        self._start(command, self.folder / f"router-{router}-{url.rpartition(':')[2]}.log", {})
-        address = f"http://127.0.0.1:{port}"
-        self.wait_for([address])
-        return address
+        self._start(command, self.folder / f"router-{router}-{self._starts}.log", {})
+        return self._wait_for(_ROUTER_URL)
 
-    def wait_for(self, urls: Sequence[str]) -> None:
-        """Wait until all answer. Raises SystemExit when one does not in time, or any process has ended."""
-        end_s = time.monotonic() + self.start_s
-        for url in urls:
-            while not _is_up(url):
-                if any(process.poll() is not None for process in self._processes):
-                    sys.exit(f"a server or router has ended before it was up; see the logs in {self.folder}")
-                if time.monotonic() > end_s:
-                    sys.exit(f"{url} is not up after {self.start_s:.0f} s; see the logs in {self.folder}")
-                time.sleep(0.5)
+    def end_router(self) -> None:
+        """End the router, which was started last."""
+        process = self._processes.pop()
+        _signal(process, signal.SIGTERM)
+        process.wait(_STOP_S)
 
     def close(self) -> None:
         """End all processes, those of the engines with them."""
@@ -97,12 +110,18 @@ class Fleet:
                 process.wait(max(0.1, end_s - time.monotonic()))
             _signal(process, signal.SIGKILL)
         self._processes.clear()
+        self._served = None
 
-    def end_router(self) -> None:
-        """End the router that was started last, so that another server may have one of its kind."""
-        process = self._processes.pop()
-        _signal(process, signal.SIGTERM)
-        process.wait(_STOP_S)
+    def _wait_for(self, url: str) -> str:
+        """Return the address once it answers. Raises SystemExit if that takes too long, or any process has ended."""
+        end_s = time.monotonic() + _START_S
+        while not _is_up(url):
+            if any(process.poll() is not None for process in self._processes):
+                sys.exit(f"a server or router has ended before it was up; see the logs in {self.folder}")
+            if time.monotonic() > end_s:
+                sys.exit(f"{url} is not up after {_START_S} s; see the logs in {self.folder}")
+            time.sleep(0.5)
+        return url
 
     def _start(self, module: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("wb") as output:
@@ -116,14 +135,18 @@ class Fleet:
         self._processes.append(process)
 
 
-def find_router_port(router: str) -> int:
-    """Find where a router of this kind listens."""
-    return _ROUTER_PORT + ROUTERS.index(router)
-
-
 def empty_caches(url: str) -> None:
-    """Empty the prefix caches of a server that runs no request."""
-    httpx.post(f"{url}/reset_prefix_cache", timeout=60).raise_for_status()
+    """Empty the caches of a server that runs no request. Raises SystemExit if copies go on for long."""
+    end_s = time.monotonic() + _EMPTY_S
+    while not _reset(url):
+        if time.monotonic() > end_s:
+            sys.exit(f"{url}: the caches could not be emptied within {_EMPTY_S} s")
+        time.sleep(0.5)
+
+
+def _reset(url: str) -> bool:
+    answer = httpx.post(f"{url}/reset_prefix_cache", params={"reset_external": True}, timeout=60)
+    return bool(answer.raise_for_status().json()["success"])
 
 
 def describe_programs(model: str, gpu: str, cache_tokens: int | None) -> dict[str, Any]:

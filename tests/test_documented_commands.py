@@ -41,6 +41,7 @@ RUN_BY = {
     "python benchmarks/convert.py": "tests/converters/test_convert.py",
     "python benchmarks/clairvoyant.py": "tests/benchmarks/test_clairvoyant.py",
     "python benchmarks/compare.py": "tests/benchmarks/test_compare_help.py",
+    "python benchmarks/family_figures.py": "tests/benchmarks/test_replicas.py",
     "python benchmarks/page_parts.py": "tests/benchmarks/test_page_parts.py",
     "python benchmarks/tables.py": "tests/benchmarks/test_tables.py",
     # By tests/test_house.py.
@@ -112,7 +113,8 @@ def test_options_of_programs_are_theirs(command: str) -> None:
     program = ROOT / next(word for word in words if word.endswith(".py"))
     # Its parser may stand in another module; `agentcache` takes what follows its subcommand.
     text = "".join(path.read_text() for path in (program, *program.parent.glob("*.py")))
-    named = [word for word in words if word.startswith("--") and word != "--help"]
+    # Options of another program come as one word, with a space.
+    named = [word for word in words if word.startswith("--") and " " not in word and word != "--help"]
     # `convert.py families` has an option for each field of what it draws by.
     drawn = {f"--{each.name.replace('_', '-')}" for each in fields(FamilyLaw)}
     assert [

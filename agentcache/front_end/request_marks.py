@@ -64,12 +64,13 @@ def _mark(find_session: Callable[..., str | None]) -> Callable[..., MarkedSessio
 
 def _describe(request: Any, asked: SessionRequest | None) -> dict[str, Any]:
     # vLLM makes many requests of one token for a beam search.
-    if isinstance(request, ChatCompletionRequest) and not request.use_beam_search:
+    if getattr(request, "use_beam_search", False):
+        return {}
+    marks: dict[str, Any] = {}
+    if isinstance(request, ChatCompletionRequest):
         marks = describe_chat(request, None if asked is None else asked.message)
     elif isinstance(request, ResponsesRequest):
         marks = describe_response(request)
-    else:
-        return {}
     if asked is not None:
         marks |= _describe_agent(asked)
     return marks

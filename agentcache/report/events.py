@@ -50,6 +50,7 @@ class RequestEvent(_Record):
     reusable_tokens: int = Field(
         default=0, description="prompt tokens, in whole blocks, whose KV this job's previous turn had in the cache"
     )
+    engine: int | None = Field(default=None, description="several engines of a simulation: the one that served it")
     left_tokens: int | None = Field(
         default=None,
         description="several engines of a simulation: prompt tokens that are cached at the engine which the job has "

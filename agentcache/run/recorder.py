@@ -32,8 +32,8 @@ class JobRecorder:
     _started_s: float | None = None
     _problem: str | None = None
 
-    def request_ended(self, outcome: RequestOutcome, left_tokens: int | None = None) -> None:
-        """Write the request and whether its prompt extends what was known. `left_tokens` are told as they are."""
+    def request_ended(self, outcome: RequestOutcome, engine: int | None = None, left_tokens: int | None = None) -> None:
+        """Write the request and whether its prompt extends what was known. The others are told as they are."""
         self._started_s = outcome.sent_s if self._started_s is None else self._started_s
         reply = outcome.reply
         prompt = reply.prompt_token_ids or ()
@@ -54,6 +54,7 @@ class JobRecorder:
                 output_tokens=reply.output_tokens or 0,
                 cached_tokens=reply.cached_tokens,
                 reusable_tokens=reusable,
+                engine=engine,
                 left_tokens=left_tokens,
                 infinite_tokens=None if outcome.error else self._count_infinite(outcome.turn, reusable),
                 retries=outcome.retries,

@@ -18,7 +18,7 @@ from agentcache.run.recorder import JobRecorder
 from agentcache.sim.clock import Action, Timeline
 from agentcache.sim.delays import FrontEnd
 from agentcache.sim.engine import RequestTimes, SimulatedEngine, StepOutcome
-from agentcache.sim.routing import Routing
+from agentcache.sim.routing import Choice, Routing
 from tool_runtime.agent.agent_loop import JobOutcome
 from tool_runtime.agent.job import ToolCall, ToolResult
 from tool_runtime.agent.model_client import RequestOutcome
@@ -57,7 +57,7 @@ class _JobRun:
     sent_s: float = 0.0
     prompt: list[int] = field(default_factory=list)
     reply: list[int] = field(default_factory=list)
-    left_tokens: int = 0
+    choice: Choice | None = None
     open_calls: int = 0
     awaited: int = 0
 
@@ -174,9 +174,10 @@ class SimulationRunner:
         self._asking[run.request_id] = run
         job = run.recorded.job
         calls = job.turns[run.turn].tool_calls
-        number, run.left_tokens = self._routing.choose(run.request_id, run.prompt, job.id)
+        choice = self._routing.choose(run.request_id, run.prompt, job.id)
+        run.choice = choice if len(self._engines) > 1 else None
         parent = None if job.start is None else job.start.parent
-        self._engines[number].add(
+        self._engines[choice.engine].add(
             run.request_id,
             run.prompt,
             run.reply,
@@ -210,7 +211,7 @@ class SimulationRunner:
 
     def _end_request(self, run: _JobRun, times: RequestTimes) -> None:
         outcome = _request_outcome(run, times, self._clock.now(), with_tokens=self._checks_tokens)
-        run.recorder.request_ended(outcome, run.left_tokens if len(self._engines) > 1 else None)
+        run.recorder.request_ended(outcome, *(run.choice or ()))
         self._begin_agents(run)
         if run.turn == len(run.recorded.job.turns) - 1:
             self._end_agent(run)

@@ -166,18 +166,20 @@ def test_a_child_has_its_root_s_session_before_placement(processor: InputProcess
         assert (told[AGENT_ARGUMENT], told.get(PARENT_ARGUMENT)) == (child, {"b": "a"}.get(child))
 
 
-def test_the_agent_that_asks_is_told(processor: InputProcessor) -> None:
+@pytest.mark.parametrize("request_class", [ChatCompletionRequest, CompletionRequest])
+def test_the_agent_that_asks_is_told(processor: InputProcessor, request_class: Any) -> None:
+    request = request_class.model_validate(REQUESTS[request_class])
     expected = SimpleNamespace(expected={"priority": 3})
     asked = SimpleNamespace(
         agent="x" * 1000, parent="above", context=expected, message=None, name_session=lambda _, found: found
     )
     token = asking.set(asked)  # type: ignore[arg-type]
-    params = send(processor, make_chat()).sampling_params
+    params = send(processor, request).sampling_params
     asking.reset(token)
     assert params is not None
     told = params.extra_args or {}
     assert told[AGENT_ARGUMENT].startswith("sha256:")
     assert (told[PARENT_ARGUMENT], told[EXPECTED_ARGUMENT]) == ("above", {"priority": 3})
-    params = send(processor, make_chat()).sampling_params
+    params = send(processor, request).sampling_params
     assert params is not None
     assert AGENT_ARGUMENT not in (params.extra_args or {})

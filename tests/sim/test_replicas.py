@@ -18,7 +18,6 @@ from agentcache.report.events import read_events
 from agentcache.report.policy_run import group_by_policy
 from agentcache.report.summary import PolicySummary
 from agentcache.sim.command import simulate
-from agentcache.sim.engine import SimulatedEngine
 from agentcache.sim.routing import ByCost, LeftBehind, make_routing
 
 BLOCK = 16
@@ -26,17 +25,12 @@ BLOCK = 16
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 
-@pytest.fixture
-def homes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SimulatedEngine]]:
-    """The engine of each turn, by job."""
-    found: dict[str, list[SimulatedEngine]] = defaultdict(list)
-    add = SimulatedEngine.add
-
-    def note(self: SimulatedEngine, request_id: str, *args: Any, **kwargs: Any) -> None:
-        found[str(kwargs["session_id"])].append(self)
-        add(self, request_id, *args, **kwargs)
-
-    monkeypatch.setattr(SimulatedEngine, "add", note)
+def read_homes(out: Path) -> dict[str, list[int]]:
+    """The engine of each turn, by job, in the order in which turns ended."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for request in group_by_policy(read_events(out))["agentcache"].requests:
+        assert request.engine is not None
+        found[request.job].append(request.engine)
     return found
 
 
@@ -50,25 +44,24 @@ def run(out: Path, **changes: Any) -> PolicySummary:
 
 
 @pytest.mark.parametrize("routing", ["agentcache", "sticky"])
-def test_jobs_stay_at_engines_that_share_the_work(
-    routing: str, tmp_path: Path, homes: dict[str, list[SimulatedEngine]]
-) -> None:
+def test_jobs_stay_at_engines_that_share_the_work(routing: str, tmp_path: Path) -> None:
     figures = run(tmp_path, routing=routing)
+    homes = read_homes(tmp_path)
     assert all(len(set(engines)) == 1 for engines in homes.values())
-    assert len({id(engines[0]) for engines in homes.values()}) == 2
+    assert {engines[0] for engines in homes.values()} == {0, 1}
     assert 1 <= (figures.busiest_over_mean or 0) < 2
 
 
-def test_new_jobs_use_all_engines_alike(tmp_path: Path, homes: dict[str, list[SimulatedEngine]]) -> None:
+def test_new_jobs_use_all_engines_alike(tmp_path: Path) -> None:
     """BFCL's jobs share most of their first prompt, and come sooner than any of them ends."""
     run(tmp_path, routing="agentcache", replicas=8, jobs=24, rate=1000.0)
-    begun = Counter(id(engines[0]) for engines in homes.values())
+    begun = Counter(engines[0] for engines in read_homes(tmp_path).values())
     assert sorted(begun.values()) == [3] * 8
 
 
-def test_the_least_loaded_engine_is_anybodys(tmp_path: Path, homes: dict[str, list[SimulatedEngine]]) -> None:
+def test_the_least_loaded_engine_is_anybodys(tmp_path: Path) -> None:
     spread = run(tmp_path / "spread", routing="least-loaded")
-    assert any(len(set(engines)) == 2 for engines in homes.values())
+    assert any(len(set(engines)) == 2 for engines in read_homes(tmp_path / "spread").values())
     home = run(tmp_path / "home", routing="agentcache")
     assert (spread.token_hit_rate or 0) < (home.token_hit_rate or 0)
 
