@@ -190,6 +190,23 @@ def test_a_tool_that_runs_for_too_long_is_not_waited_for(clock: Clock) -> None:
     assert len(table.turn_counts.blocks) == 4
 
 
+def test_each_agent_of_a_job_counts_with_its_prompt(table: JobTable) -> None:
+    blocks = table.turn_counts.blocks
+    for request, prompt in (("main 1", [b"a", b"b"]), ("child 1", [b"a", b"c", b"d"])):
+        table.begin("job", request, Parent.NONE)
+        table.finish("job", request, [BASH], prompt=prompt)
+    assert len(blocks) == 4
+    table.begin("job", "child 2", "child 1")
+    assert len(blocks) == 4
+    table.finish("job", "child 2", [BASH], prompt=[b"a", b"c", b"d", b"e"])
+    assert len(blocks) == 5
+    # Its client gives up: the child comes to nothing, and nothing goes on from its turn.
+    table.begin("job", "child 3", "child 2")
+    table.fail("job", "child 3")
+    assert len(blocks) == 2
+    table.check_integrity()
+
+
 def test_a_full_table_drops_the_longest_idle(table: JobTable, clock: Clock) -> None:
     for session in "abc":
         clock.now_s += 1

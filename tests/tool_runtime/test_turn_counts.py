@@ -36,7 +36,7 @@ def test_jobs_that_stay_away_count_no_more_until_they_are_back() -> None:
     counts.put(1, 2, away_since_s=5.0)
     counts.put(2, 1, away_since_s=6.0)
     counts.put(3, 4)
-    counts.blocks.put(1, [b"a"])
+    counts.blocks.put(1, "turn", [b"a"])
     counts.drop_away(6.0, 32)
     counts.check_integrity({2: 1, 3: 4})
     assert len(counts.blocks) == 0
@@ -56,7 +56,7 @@ def test_a_wrong_count_is_found() -> None:
     with pytest.raises(RuntimeError, match="by turns"):
         counts.check_integrity({1: 2})
     counts._jobs[2] -= 1
-    counts.blocks.put(7, [b"a"])
+    counts.blocks.put(7, "turn", [b"a"])
     with pytest.raises(RuntimeError, match="not under way"):
         counts.check_integrity({1: 2})
     counts._away[7] = 0.0

@@ -119,48 +119,70 @@ def _choose(
 class PromptBlocks:
     """A tree of blocks, in which a prompt is a way from the root. O(blocks that change) each; one takes 250 bytes.
 
-    A block goes by its hash, which stands for all blocks before it as well. Jobs go by number.
+    A block goes by its hash, which stands for all blocks before it as well. Jobs go by number, and have a prompt for
+    each of their turns that is put: several agents of one have as many.
     """
 
     def __init__(self, most: int) -> None:
-        """Take the number of blocks beyond which the jobs that were put the longest ago are forgotten."""
+        """Take the number of blocks beyond which the prompts that were put the longest ago are forgotten."""
         self._most = most
         # Of each block the one before it, and how many blocks follow it and prompts end with it.
         self._before: dict[bytes, bytes | None] = {}
         self._uses: dict[bytes, int] = {}
-        # By the job, the last block of its prompt.
-        self._ends: OrderedDict[int, bytes] = OrderedDict()
+        # By job and turn, the last block of its prompt.
+        self._ends: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+        self._turns: dict[int, set[str]] = {}
 
     def __len__(self) -> int:
         """Return the number of blocks."""
         return len(self._before)
 
-    def put(self, job: int, prompt: Sequence[bytes]) -> None:
-        """Note the job's latest prompt, which takes the place of the one before. O(1) a block that is new."""
+    def put(self, job: int, turn: str, prompt: Sequence[bytes]) -> None:
+        """Note the prompt of a turn, which takes the place of one of that name. O(1) a block that is new."""
         self._use(prompt)
-        self.drop(job)
+        self._forget(job, turn)
         if prompt:
-            self._ends[job] = prompt[-1]
+            self._note(job, turn, prompt[-1])
         while len(self) > self._most and len(self._ends) > 1:
-            self.drop(next(iter(self._ends)))
+            self._forget(*next(iter(self._ends)))
 
-    def drop(self, job: int) -> None:
-        """Forget the job's prompt, if it has one. O(1) a block that no other job has."""
-        block = self._ends.pop(job, None)
-        while block is not None:
-            self._uses[block] -= 1
-            if self._uses[block]:
-                return
-            del self._uses[block]
-            block = self._before.pop(block)
+    def rename(self, job: int, turn: str, name: str) -> None:
+        """Note that another turn goes on from this one, whose prompt is its own until that is put."""
+        if (block := self._ends.pop((job, turn), None)) is not None:
+            self._turns[job].remove(turn)
+            self._note(job, name, block)
+
+    def keep(self, job: int, turns: Collection[str] = ()) -> None:
+        """Forget the job's prompts, but for those of these turns. O(1) a block that no other prompt has."""
+        for turn in self._turns.get(job, set()).difference(turns):
+            self._forget(job, turn)
 
     def check_integrity(self, jobs: Collection[int]) -> None:
         """Raise RuntimeError unless each block is in use, and each prompt is of one of the `jobs`."""
         followed = (block for block in self._before.values() if block is not None)
         if Counter(self._uses) != Counter(self._ends.values()) + Counter(followed):
             raise RuntimeError("blocks of prompts are counted for other uses than they have")
-        if strangers := self._ends.keys() - set(jobs):
+        if self._ends.keys() != {(job, turn) for job, turns in self._turns.items() for turn in turns}:
+            raise RuntimeError("prompts are filed under other jobs than their own")
+        if strangers := self._turns.keys() - set(jobs):
             raise RuntimeError(f"blocks are counted of jobs that are not under way: {sorted(strangers)[:5]}")
+
+    def _note(self, job: int, turn: str, block: bytes) -> None:
+        self._ends[job, turn] = block
+        self._turns.setdefault(job, set()).add(turn)
+
+    def _forget(self, job: int, turn: str) -> None:
+        block = self._ends.pop((job, turn), None)
+        if block is not None:
+            self._turns[job].remove(turn)
+            if not self._turns[job]:
+                del self._turns[job]
+        while block is not None:
+            self._uses[block] -= 1
+            if self._uses[block]:
+                return
+            del self._uses[block]
+            block = self._before.pop(block)
 
     def _use(self, prompt: Sequence[bytes]) -> None:
         for place in reversed(range(len(prompt))):
@@ -179,7 +201,7 @@ MOST_AWAY_S = 300.0
 class TurnCounts:
     """A job counts while a request of it is in the engine or, not for too long, a tool runs for it. Jobs go by number.
 
-    `blocks` are those of the prompts that they had last; a job that was dropped has none until a turn of it ends.
+    `blocks` are those of the prompts from which they go on; a job that was dropped has none until a turn of it ends.
     """
 
     def __init__(self, most_blocks: int) -> None:
@@ -209,7 +231,7 @@ class TurnCounts:
     def drop(self, job: int) -> None:
         """Note that the job is not under way, or no longer."""
         self._stop(job)
-        self.blocks.drop(job)
+        self.blocks.keep(job)
 
     def drop_away(self, before_s: float, most: int) -> None:
         """Drop up to `most` jobs that have been away since before then."""

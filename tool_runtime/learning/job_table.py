@@ -126,6 +126,8 @@ class JobTable:
         if request in entry.running:
             return None
         gap = self._take_gap(entry, parent, now_s)
+        if gap is not None:
+            self.turn_counts.blocks.rename(entry.number, gap.request, request)
         entry.running[request] = entry.last_active_s = now_s
         entry.is_final = False
         self._count_turns(entry)
@@ -149,7 +151,7 @@ class JobTable:
             return None
         entry.turns += 1
         entry.prompt_tokens = prompt_tokens
-        self.turn_counts.blocks.put(entry.number, prompt)
+        self.turn_counts.blocks.put(entry.number, bounded_id(request), prompt)
         entry.calls += sum(call != ELSEWHERE for call in calls)
         turn = PendingTurn(turn_key(calls), entry.last_active_s, self._clock.resets)
         if not entry.is_final:
@@ -187,10 +189,7 @@ class JobTable:
         return True
 
     def expire(self, most: int = MAX_EXPIRED) -> list[Departed]:
-        """Drop up to `most` jobs that have been idle for too long; return all that left since the last call.
-
-        These are at most `max_jobs`.
-        """
+        """Drop up to `most` jobs idle for too long; return all that left since the last call, at most `max_jobs`."""
         now_s = self._clock.now_s()
         self._away_from_s = now_s - MOST_AWAY_S
         self.turn_counts.drop_away(self._away_from_s, MAX_EXPIRED)
@@ -269,6 +268,7 @@ class JobTable:
         else:
             away_since_s = None if entry.running else entry.last_active_s
             self.turn_counts.put(entry.number, turns, away_since_s=away_since_s)
+            self.turn_counts.blocks.keep(entry.number, entry.pending.keys() | entry.running.keys())
 
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:

@@ -239,7 +239,7 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         lone = make_lone(tiny_model_path, policy, blocks=44)
         jobs = lone.scheduler.tracker.runtime.jobs.turn_counts
         jobs.put(1, turns=1)
-        jobs.blocks.put(1, [b"%d" % place for place in range(500)])
+        jobs.blocks.put(1, "turn", [b"%d" % place for place in range(500)])
         control = lone.scheduler.tracker.waiting.load_control
         assert control.is_short()
         control.step()
