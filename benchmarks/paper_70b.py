@@ -98,7 +98,8 @@ def read_line(row: Row, options: Namespace, wall_s: float) -> Run:
 
 def read_profiled(options: Namespace) -> dict[str, float]:
     costs = read_costs(options)
-    return {"prefill_tok_s": round(PAPER_PROMPT / time_prompt(costs)), "r_squared": round(costs.r_squared, 4)}
+    speed = options.scale * PAPER_PROMPT / time_prompt(costs, options)
+    return {"prefill_tok_s": round(speed), "r_squared": round(costs.r_squared, 4)}
 
 
 def read_passed(log: Path) -> dict[str, float]:

@@ -100,15 +100,19 @@ def read_costs(options: Namespace) -> CostProfile:
     return find_cost_profile(options.model, options.gpu, options.tensor_parallel_size)
 
 
-def time_prompt(costs: CostProfile) -> float:
-    return costs.cost_model.predict(0, PAPER_PROMPT, 0, 0)
+def time_prompt(costs: CostProfile, options: Namespace) -> float:
+    """The seconds of the paper's mean prompt. Raises ValueError where the profile cannot tell."""
+    seconds = costs.cost_model.predict(0, round(options.scale * PAPER_PROMPT), 0, 0)
+    if seconds <= 0:
+        raise ValueError(f"{costs.key}: a prompt takes {seconds:g} s by its costs; measure for longer (--profile-s)")
+    return seconds
 
 
 def find_rate(options: Namespace) -> float:
     """Sessions a second: as many more than the paper's as these GPUs compute a prompt sooner. Kept: equal for all."""
     kept = options.out / "sessions_per_second"
     if not kept.exists():
-        times = time_prompt(find_cost_profile(*PAPER)) / time_prompt(read_costs(options))
+        times = time_prompt(find_cost_profile(*PAPER), options) / time_prompt(read_costs(options), options)
         kept.write_text(f"{options.faster * PAPER_RATE * times:.3g}\n", encoding="utf-8")
     return float(kept.read_text(encoding="utf-8"))
 
