@@ -59,8 +59,10 @@ def execute(words: Sequence[str], log: Path) -> None:
         file.flush()
         done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        told = [line.strip() for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        raise RuntimeError(f"exit status {done.returncode}: {' '.join(told[1:][-3:])[-300:]} (see {log.name})")
+        lines = [line.strip() for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+        # A replay ends with its report whatever came of it.
+        told = [line for line in lines if line and not line.startswith(("↓", "report: "))]
+        raise RuntimeError(f"exit status {done.returncode}: {' '.join(told[-3:])[-300:]} (see {log.name})")
 
 
 def read_line(row: Row, options: Namespace, wall_s: float) -> Run:

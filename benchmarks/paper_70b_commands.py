@@ -33,7 +33,7 @@ def list_words(row: Row, options: Namespace) -> list[str]:
     ranks = ["--tensor-parallel-size", str(options.tensor_parallel_size)]
     if row.workload == REPLIES:
         test = ROOT / TESTS["cpu" if options.gpu == "cpu" else "gpu"]
-        return ["-m", "pytest", "-q", "-p", "no:cacheprovider", os.path.relpath(test)]
+        return ["-m", "pytest", "-p", "no:cacheprovider", os.path.relpath(test)]
     model = options.model if options.simulate else name_model(options)
     out = ["--out", str(options.out / row.name), "--overwrite"]
     if row.workload == PROFILE:
@@ -77,11 +77,13 @@ def list_cpu_options(row: Row, options: Namespace) -> list[str]:
     """A size over all ranks: of ours, and of vLLM's connector that stores what is about to be evicted."""
     if not row.cached:
         return []
-    layers = PRESETS[options.model][0].geometry.attention
-    numbers = sum(each.layers * each.kv_heads * each.head_numbers for each in layers)
-    size = count_cpu_tokens(row, options) * numbers * DTYPE_BYTES[GPUS[options.gpu].dtype]
+    shape, tokens = PRESETS[options.model][0], count_cpu_tokens(row, options)
+    numbers = sum(each.layers * each.kv_heads * each.head_numbers for each in shape.geometry.attention)
+    size = tokens * numbers * DTYPE_BYTES[GPUS[options.gpu].dtype]
     if row.policy != "vllm":
-        return ["--kv-offloading-size", str(size / 2**30)]
+        # Of a small trial: the cache has to hold a whole context.
+        shorter = ["--max-model-len", str(tokens)] * (tokens < shape.max_tokens)
+        return ["--kv-offloading-size", str(size / 2**30), *shorter]
     extra = {"cpu_bytes_to_use": size, "lazy_offload": True}
     config = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
     return ["--kv-transfer-config", json.dumps(config)]
