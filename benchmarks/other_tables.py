@@ -1,8 +1,9 @@
-"""Makes the tables of docs/results.md on models, several engines, the paper, unfair loads, steps and the simulator."""
+"""Makes the tables of results on models, several engines, the paper, its 70B, unfair loads, steps, the simulator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from statistics import fmean, median
 
 from load_tables import Runs, Table
@@ -97,6 +98,42 @@ def _find_lru(runs: Sequence[Run], other: Run) -> float:
 
 def _show_span(ratios: Sequence[float]) -> str:
     return f"{fmean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+# Name on the page, workload, whether with a CPU cache. Each has stock's policy, or one that evicts as that does.
+FOUR_GPUS = (
+    ("BFCL", "bfcl", False),
+    ("BFCL, CPU cache", "bfcl", True),
+    ("conversations", "loogle_shared", False),
+)
+
+
+def make_four_gpus(runs: Runs) -> Table:
+    head = ["load", "on", "commits", "policy", "seeds", "mean job (s)", "change", "first token (s)", "P99 (s)", "hits"]
+    rows: list[list[str]] = []
+    for where, (load, workload, cached) in product(("GPU: H200", "simulated: H200"), FOUR_GPUS):
+        pool = select(runs["paper-70b"], where=where, workload=workload)
+        pool = [run for run in pool if bool(run.parameters["cpu_cache_tokens"]) == cached]
+        base = select(pool, policy=("vllm", "lru"))
+        policies = dict.fromkeys(run.policy for run in (*base, *pool))
+        rows += [[load, show_place(where), *_describe_policy(base, select(pool, policy=policy))] for policy in policies]
+    return head, rows
+
+
+def _describe_policy(base: Sequence[Run], some: Sequence[Run]) -> list[str]:
+    job, first, last, hits = (
+        compare(base, some, figure) for figure in ("mean_job_s", "ttft_mean_s", "ttft_p99_s", "hit_rate")
+    )
+    return [
+        show_commits(*some),
+        some[0].policy,
+        str(len(job.seeds)),
+        f"{job.ours:.1f}",
+        "–" if base == some else show_change(job),
+        f"{first.ours:.2f}",
+        f"{last.ours:.1f}",
+        show_share(hits.ours),
+    ]
 
 
 UNFAIR = {

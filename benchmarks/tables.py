@@ -1,8 +1,8 @@
-"""Writes the tables of README.md, docs/results.md and docs/families.md from results/*.jsonl.
+"""Writes the tables of README.md and pages of docs/ from results/*.jsonl.
 
 python benchmarks/tables.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made by the function of
+A table stands on one of `PAGES` between `<!-- table: NAME -->` and `<!-- end -->`, and is made by the function of
 `TABLES`. A run more is a line more in its file (`add_runs.py`): nothing in a table is typed.
 """
 
@@ -19,7 +19,8 @@ import other_tables
 from result_lines import Run, read_runs
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "families.md")
+NAMES = ("README.md", "docs/results.md", "docs/results/four-gpus.md", "docs/families.md")
+PAGES = tuple(ROOT / name for name in NAMES)
 TABLES = {
     "first": first_table.make_first,
     "families": first_table.make_families,
@@ -32,6 +33,7 @@ TABLES = {
     "models": other_tables.make_models,
     "engines": other_tables.make_engines,
     "paper": other_tables.make_paper,
+    "four-gpus": other_tables.make_four_gpus,
     "unfair": other_tables.make_unfair,
     "steps": other_tables.make_steps,
     "error": other_tables.make_error,

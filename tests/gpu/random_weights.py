@@ -71,3 +71,9 @@ def _find_gain(name: str) -> float:
     if name.endswith((".gate.weight", ".router.weight")):
         return ROUTER_GAIN
     return EXPERT_GAIN if name.endswith("w2_weight") else GAIN
+
+
+class Registered:
+    """As `worker_extension_cls`: an engine's other workers may be spawned, and import this module for it."""
+
+    register_random_weights()
