@@ -10,14 +10,7 @@ from prometheus_client.registry import Collector
 
 from agentcache.engine.rpc.snapshot import EngineSnapshot
 from agentcache.engine.views import Histogram, TierCounts
-from agentcache.server.metric_families import (
-    PREFIX,
-    GetSamples,
-    Samples,
-    counter,
-    gauge,
-    histogram,
-)
+from agentcache.server.metric_families import PREFIX, GetSamples, Samples, counter, gauge, histogram
 from agentcache.server.runtime_metrics import RUNTIME_METRICS
 from agentcache.server.snapshot_reader import Reading
 
@@ -121,9 +114,7 @@ _METRICS = (
     ),
     counter("fetched_blocks_total", "Blocks copied back to the GPU.", "tier.fetched"),
     counter(
-        "fetched_bytes_total",
-        "Bytes copied back, to all GPUs of the engine.",
-        _count_bytes(lambda tier: tier.fetched),
+        "fetched_bytes_total", "Bytes copied back, to all GPUs of the engine.", _count_bytes(lambda tier: tier.fetched)
     ),
     counter("fetch_seconds_total", "Seconds that copies back to the GPU took, of all GPUs.", "tier.fetch_s"),
     counter("failed_fetches_total", "Blocks whose copies back to the GPU failed.", "tier.failed_fetches"),

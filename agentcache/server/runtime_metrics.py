@@ -82,11 +82,7 @@ RUNTIME_METRICS = (
     gauge("pin_budget_blocks", "Blocks that pins may keep together.", "runtime.pins.budget_blocks"),
     counter("pins_begun_total", "Pins begun.", "runtime.pins.began"),
     counter("pins_ended_total", "Pins ended, by cause.", "runtime.pins.ended", "cause"),
-    counter(
-        "pin_held_seconds_total",
-        "Seconds that ended pins lasted, summed.",
-        "runtime.pins.held_s",
-    ),
+    counter("pin_held_seconds_total", "Seconds that ended pins lasted, summed.", "runtime.pins.held_s"),
     counter("prompt_tokens_total", "Prompt tokens of jobs.", "runtime.prompt_tokens"),
     counter("hit_tokens_total", "Prompt tokens of jobs that came from the cache.", "runtime.hit_tokens"),
     counter(
@@ -119,12 +115,7 @@ RUNTIME_METRICS = (
         "runtime.changed_prompts",
         "cause",
     ),
-    counter(
-        "found_jobs_total",
-        "Requests of jobs, by how their job was found.",
-        "runtime.found_jobs",
-        "how",
-    ),
+    counter("found_jobs_total", "Requests of jobs, by how their job was found.", "runtime.found_jobs", "how"),
     counter("job_log_lost_total", "Jobs that are missing in the job log.", "runtime.log_lost"),
     counter("spans_lost_total", "Spans of jobs that the collector did not take.", "runtime.spans_lost"),
     counter(
