@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from load_tables import AGENTS, MODEL, RELEASE, Runs, Table
 from result_lines import Comparison, Run, compare, select
-from table_cells import OURS, list_stock, show_change, show_percent, show_share, show_times
+from table_cells import OURS, list_stock, show_change, show_percent, show_share, show_times, show_tokens
 
 LANES = 16
 # Agents on small contexts, by their workloads.
 SMALL = ("bfcl-multi-turn", "tau-bench", "mini-swe-agent")
+# The commit of the runs with sub-agents; on one GPU by rate and tokens of cache.
+FAMILIES = "6ac2deb"
+FAMILY_LOADS = ((0.1, 500_000), (0.2, 500_000), (0.1, 250_000))
+ENGINES_RATES = (0.8, 1.6)
+FAMILY_ROUTING = (
+    ("vllm", "routing: least-loaded", "vllm, its balancer"),
+    ("vllm", "routing: sticky", "vllm, a session stays"),
+    (OURS, "routing: agentcache", "agentcache"),
+)
+FAMILY_FIGURES = ("parents_mean_job_s", "strangers_mean_job_s", "strangers_ttft_p99_s")
 
 
 def make_first(runs: Runs) -> Table:
@@ -27,17 +39,50 @@ def make_first(runs: Runs) -> Table:
 
 
 def make_families(runs: Runs) -> Table:
-    """Make a row of the sessions that have sub-agents, and one of those beside them that have none."""
-    head = ["sessions", "seeds", "vllm, mean job (s)", OURS, "change", "P99 of first tokens", "hits of all"]
-    some = select(runs["agents"], workload="families", commit="a8693cd")
-    hits = compare_policies(some, "hit_rate")
-    share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
+    """Make two rows a load: the sessions that have sub-agents, and those beside them that have none."""
+    head = [
+        "sessions/s",
+        "GPU cache",
+        "sub-agents",
+        "seeds",
+        "vllm (s)",
+        OURS,
+        "change",
+        "P99 of first tokens",
+        "hits of all",
+    ]
+    all_loads = select(runs["agents"], workload="families", commit=FAMILIES)
     rows = []
-    for sessions, who in (("with sub-agents", "parents"), ("without", "strangers")):
-        job = compare_policies(some, f"{who}_mean_job_s")
-        means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
-        first = show_times(compare_policies(some, f"{who}_ttft_p99_s")).replace(" (", " times (")
-        rows.append([sessions, str(len(job.seeds)), *means, show_change(job), first, share])
+    for rate, tokens in FAMILY_LOADS:
+        some = select(all_loads, rate=rate, cache_tokens=tokens)
+        hits = compare_policies(some, "hit_rate")
+        share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
+        for sessions, who in (("with", "parents"), ("without", "strangers")):
+            job = compare_policies(some, f"{who}_mean_job_s")
+            means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
+            load = str(rate), show_tokens(tokens), sessions, str(len(job.seeds))
+            rows.append([*load, *means, show_change(job), show_first(some, f"{who}_ttft_p99_s"), share])
+    return head, rows
+
+
+def make_family_engines(runs: Runs) -> Table:
+    """Make a row a load and router: means over seeds of sessions with sub-agents, first tokens of those without."""
+    head = [
+        "sessions/s",
+        "routing",
+        "with sub-agents (s)",
+        "without (s)",
+        "their P99 of first tokens (s)",
+        "hits of all",
+    ]
+    all_loads = select(runs["replicas"], workload="families", commit=FAMILIES)
+    rows = []
+    for rate in ENGINES_RATES:
+        for policy, routing, shown in FAMILY_ROUTING:
+            some = [run for run in select(all_loads, rate=rate) if (run.policy, run.flags) == (policy, [routing])]
+            means = [fmean(run.figures[figure] for run in some) for figure in FAMILY_FIGURES]
+            hits = show_share(fmean(run.figures["hit_rate"] for run in some))
+            rows.append([str(rate), shown, *(f"{mean:.0f}" for mean in means), hits])
     return head, rows
 
 
@@ -49,8 +94,8 @@ def show_job(runs: list[Run]) -> list[str]:
     return [f"mean job {show_change(compare_policies(runs, 'mean_job_s'))}", show_first(runs)]
 
 
-def show_first(runs: list[Run]) -> str:
-    return show_times(compare_policies(runs, "ttft_p99_s")).replace(" (", " times (")
+def show_first(runs: list[Run], figure: str = "ttft_p99_s") -> str:
+    return show_times(compare_policies(runs, figure)).replace(" (", " times (")
 
 
 def show_small(runs: Runs) -> list[str]:

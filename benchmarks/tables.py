@@ -24,6 +24,7 @@ PAGES = tuple(ROOT / name for name in NAMES)
 TABLES = {
     "first": first_table.make_first,
     "families": first_table.make_families,
+    "family-engines": first_table.make_family_engines,
     "bfcl": load_tables.make_bfcl,
     "bfcl-gpu": load_tables.make_bfcl_gpu,
     "flags": load_tables.make_flags,
