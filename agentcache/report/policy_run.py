@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentcache.report.events import Event, JobEvent, PolicyEvent, RequestEvent, ToolCallEvent
@@ -65,14 +65,18 @@ def put_stock_first(policies: Mapping[str, PolicyRun]) -> dict[str, PolicyRun]:
     return dict(policies) if stock is None else {stock: policies[stock], **policies}
 
 
-def find_working_set(requests: Iterable[RequestEvent], jobs: Iterable[JobEvent]) -> int:
-    """Return the most tokens that the contexts of jobs under way came to at once; what jobs share counts for each."""
-    changes = [(each.sent_s, each.job, each.prompt_tokens + each.output_tokens) for each in requests]
-    changes += [(each.finished_s, each.job, 0) for each in jobs]
-    contexts: dict[str, int] = {}
+def find_working_set(requests: Collection[RequestEvent], jobs: Iterable[JobEvent]) -> int:
+    """Return the most tokens that contexts of agents under way came to at once; what they share counts for each."""
+    changes = [
+        (each.sent_s, (each.job, each.thread or ""), each.prompt_tokens + each.output_tokens) for each in requests
+    ]
+    last_s = {(each.job, each.thread): each.finished_s for each in sorted(requests, key=lambda one: one.finished_s)}
+    changes += [(end_s, (job, thread), 0) for (job, thread), end_s in last_s.items() if thread]
+    changes += [(each.finished_s, (each.job, ""), 0) for each in jobs]
+    contexts: dict[tuple[str, str], int] = {}
     held = most = 0
-    for _, job, tokens in sorted(changes):
-        held += tokens - contexts.get(job, 0)
-        contexts[job] = tokens
+    for _, agent, tokens in sorted(changes):
+        held += tokens - contexts.get(agent, 0)
+        contexts[agent] = tokens
         most = max(most, held)
     return most

@@ -117,3 +117,15 @@ def test_the_working_set_is_of_jobs_under_way_at_once() -> None:
     assert find_working_set(requests, ends) == 310, "a's first turn and b; b is over when a grows"
     assert find_working_set(requests, []) == 650
     assert find_working_set([], []) == 0
+
+
+def test_the_working_set_has_each_agent_up_to_its_last_reply() -> None:
+    requests = [
+        make_request("vllm", "a", 0, 0.0, 1.0, prompt_tokens=100),
+        make_request("vllm", "a", 0, 1.0, 1.0, prompt_tokens=40, thread="child"),
+        make_request("vllm", "a", 1, 2.5, 1.0, prompt_tokens=60, thread="child"),
+        make_request("vllm", "a", 1, 5.0, 1.0, prompt_tokens=130),
+    ]
+    assert find_working_set(requests, [make_job("vllm", "a", 0.0, 6.0)]) == 160
+    requests[3] = requests[3].model_copy(update={"sent_s": 3.0})
+    assert find_working_set(requests, [make_job("vllm", "a", 0.0, 6.0)]) == 190, "while the child answers"
