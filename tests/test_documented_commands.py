@@ -41,7 +41,7 @@ RUN_BY = {
     "python benchmarks/convert.py": "tests/converters/test_convert.py",
     "python benchmarks/clairvoyant.py": "tests/benchmarks/test_clairvoyant.py",
     "python benchmarks/compare.py": "tests/benchmarks/test_compare_help.py",
-    "python benchmarks/family_figures.py": "tests/benchmarks/test_replicas.py",
+    "python benchmarks/family_figures.py": "tests/benchmarks/test_replica_rows.py",
     "python benchmarks/page_parts.py": "tests/benchmarks/test_page_parts.py",
     "python benchmarks/tables.py": "tests/benchmarks/test_tables.py",
     # By tests/test_house.py.
