@@ -136,6 +136,20 @@ def _describe_policy(base: Sequence[Run], some: Sequence[Run]) -> list[str]:
     ]
 
 
+def make_programs(runs: Runs) -> Table:
+    head = ["routing", "on", "commits", "tok/s a GPU", "of replies", "first token (s)", "P99 (s)", "hits"]
+    rows = []
+    for run in select(runs["replicas"], workload="claude-code", lanes=240):
+        routing = run.flags[0].removeprefix("routing: ")
+        shown = run.policy if run.policy == routing else f"{run.policy}, {routing}"
+        rates = f"{run.figures['tok_s']:,.0f}", f"{run.figures['output_tok_s']:.0f}"
+        first = f"{run.figures['ttft_mean_s']:.0f}", f"{run.figures['ttft_p99_s']:.0f}"
+        rows.append(
+            [shown, show_place(run.where), show_commits(run), *rates, *first, show_share(run.figures["hit_rate"])]
+        )
+    return head, rows
+
+
 UNFAIR = {
     "sub-agents": "64 sub-agents of one context",
     "siblings": "51 siblings that each ask once",

@@ -35,6 +35,7 @@ TABLES = {
     "engines": other_tables.make_engines,
     "paper": other_tables.make_paper,
     "four-gpus": other_tables.make_four_gpus,
+    "programs": other_tables.make_programs,
     "unfair": other_tables.make_unfair,
     "steps": other_tables.make_steps,
     "error": other_tables.make_error,
