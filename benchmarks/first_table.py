@@ -40,17 +40,7 @@ def make_first(runs: Runs) -> Table:
 
 def make_families(runs: Runs) -> Table:
     """Make two rows a load: the sessions that have sub-agents, and those beside them that have none."""
-    head = [
-        "sessions/s",
-        "GPU cache",
-        "sub-agents",
-        "seeds",
-        "vllm (s)",
-        OURS,
-        "change",
-        "P99 of first tokens",
-        "hits of all",
-    ]
+    head = ["load", "sub-agents", "vllm (s)", OURS, "change", "P99 of first tokens", "hits of all"]
     all_loads = select(runs["agents"], workload="families", commit=FAMILIES)
     rows = []
     for rate, tokens in FAMILY_LOADS:
@@ -60,8 +50,16 @@ def make_families(runs: Runs) -> Table:
         for sessions, who in (("with", "parents"), ("without", "strangers")):
             job = compare_policies(some, f"{who}_mean_job_s")
             means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
-            load = str(rate), show_tokens(tokens), sessions, str(len(job.seeds))
-            rows.append([*load, *means, show_change(job), show_first(some, f"{who}_ttft_p99_s"), share])
+            rows.append(
+                [
+                    f"{rate}/s, {show_tokens(tokens)}",
+                    sessions,
+                    *means,
+                    show_change(job),
+                    show_first(some, f"{who}_ttft_p99_s"),
+                    share,
+                ]
+            )
     return head, rows
 
 
