@@ -49,17 +49,9 @@ def make_families(runs: Runs) -> Table:
         share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
         for sessions, who in (("with", "parents"), ("without", "strangers")):
             job = compare_policies(some, f"{who}_mean_job_s")
-            means = f"{job.theirs:.0f}", f"{job.ours:.0f}"
-            rows.append(
-                [
-                    f"{rate}/s, {show_tokens(tokens)}",
-                    sessions,
-                    *means,
-                    show_change(job),
-                    show_first(some, f"{who}_ttft_p99_s"),
-                    share,
-                ]
-            )
+            load = f"{rate}/s, {show_tokens(tokens)}"
+            jobs = f"{job.theirs:.0f}", f"{job.ours:.0f}", show_change(job)
+            rows.append([load, sessions, *jobs, show_first(some, f"{who}_ttft_p99_s"), share])
     return head, rows
 
 

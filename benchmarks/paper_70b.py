@@ -149,7 +149,7 @@ def run_all(rows: Sequence[Row], options: Namespace) -> str:
             say(f"{row.name}: begins; {len(left)} are behind it")
             if (run := run_row(row, options)) is not None:
                 runs[row] = run
-        say(f"not begun, for want of time: {', '.join(row.name for row in left) or 'none'}")
+        say(f"no time left for: {', '.join(row.name for row in left)}" if left else "every row has been tried")
     finally:
         table = make_table(
             rows, runs, {line["row"]: line["error"] for line in read_lines(options.out / "failed.jsonl")}

@@ -8,46 +8,26 @@ from pathlib import Path
 import pytest
 from family_figures import describe_families, find_homes, read_homes, see_how_families_fared
 from gpu_watch import Sample, find_busy_share, find_span
+from made_run import make_job, make_record, make_request, write_run
 from replicas import Load, Row, write_table
 from row_figures import write_markdown
 
-from agentcache.report.events import EventWriter, JobEvent, PolicyEvent, RequestEvent, RunRecord, write_run_record
+from agentcache.report.events import JobEvent, PolicyEvent, RequestEvent
 from agentcache.report.policy_run import PolicyRun
 from agentcache.report.table import NO_DATA
 
 LOADS = {name: Load.read(name, "3,4", "bfcl --rate 1") for name in ("knee", "past")}
-RECORD = RunRecord(
-    command="replay",
-    started_at="2026-11-30T10:00:00+00:00",
-    workload="recording",
-    model="tiny",
-    device="server",
-    seed=3,
-    jobs=2,
-    cache_tokens=None,
-    settings={},
-    versions={},
-)
+RECORD = make_record(started_at="2026-11-30T10:00:00+00:00")
 BEGAN_S = 1_796_032_800.0
 
 
 def ask(job: str, sent_s: float, first_s: float, thread: str | None = None) -> RequestEvent:
-    return RequestEvent(
-        policy="server",
-        job=job,
-        thread=thread,
-        turn=0,
-        sent_s=sent_s,
-        first_token_s=sent_s + first_s,
-        finished_s=sent_s + first_s + 1,
-        prompt_tokens=100,
-        output_tokens=10,
-        cached_tokens=50,
-    )
+    sizes = {"prompt_tokens": 100, "output_tokens": 10, "cached_tokens": 50}
+    return make_request("server", job, 0, sent_s, first_s, reply_s=1, thread=thread, **sizes)
 
 
 def end(job: str, latency_s: float) -> JobEvent:
-    return JobEvent(policy="server", job=job, started_s=0, finished_s=latency_s, turns=1, status="finished")
+    return make_job("server", job, 0, latency_s)
 
 
 def make_run() -> PolicyRun:
@@ -56,14 +36,6 @@ def make_run() -> PolicyRun:
     for event in (ask("p", 0, 9), ask("p", 1, 9, thread="a"), ask("s", 5, 0.25), end("p", 40), end("s", 7)):
         run.add(event)
     return run
-
-
-def write_run(folder: Path, run: PolicyRun) -> None:
-    folder.mkdir()
-    write_run_record(folder, RECORD)
-    with EventWriter(folder) as writer:
-        for event in (*run.requests, *run.jobs, PolicyEvent(policy="server")):
-            writer.write(event)
 
 
 def test_a_row_without_a_load_runs_under_each() -> None:
@@ -83,7 +55,8 @@ def test_the_table_has_rows_and_columns_with_data(tmp_path: Path) -> None:
     rows = Row.read("vllm", LOADS)
     assert write_table(rows, tmp_path) == write_markdown([])
     for folder in rows[0].find_folders(tmp_path):
-        write_run(folder, make_run())
+        run = make_run()
+        write_run(folder, [*run.requests, *run.jobs, PolicyEvent(policy="server")])
     seen = {"computed_tokens": [30, 10], "homes": {"p": [0, 1], "q": [1]}, "busy": None}
     rows[0].find_figures(tmp_path).write_text(json.dumps(seen))
     table = write_table(rows, tmp_path)

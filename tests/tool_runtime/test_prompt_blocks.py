@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.learning.job_blocks import PromptBlocks
+from tool_runtime.learning.job_blocks import MAX_TURNS, PromptBlocks
 
 
 def hash_chain(words: str) -> list[bytes]:
@@ -62,6 +62,26 @@ def test_a_turn_that_goes_on_takes_the_place_of_the_one_before() -> None:
     blocks.keep(1)
     assert len(blocks) == 0
     blocks.check_integrity([])
+
+
+def test_a_name_that_comes_again_leaves_nothing_behind() -> None:
+    """Clients choose names: a turn may go on under that of another that is pending."""
+    blocks = PromptBlocks(most=1000)
+    blocks.put(1, "one", hash_chain("ab"))
+    blocks.put(1, "two", hash_chain("cde"))
+    blocks.rename(1, "two", "one")
+    assert len(blocks) == 3
+    blocks.rename(1, "one", "one")
+    blocks.check_integrity([1])
+    assert len(blocks) == 3
+
+
+def test_of_a_job_the_latest_turns_are_known() -> None:
+    blocks = PromptBlocks(most=10_000)
+    for turn in range(1000):
+        blocks.put(1, f"turn {turn}", [b"%d" % turn])
+    assert len(blocks) == MAX_TURNS
+    blocks.check_integrity([1])
 
 
 def test_many_agents_with_one_context_cost_what_is_their_own() -> None:

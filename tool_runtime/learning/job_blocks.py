@@ -6,7 +6,7 @@ A block's hash stands for all tokens up to its end.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -116,11 +116,15 @@ def _choose(
     return None
 
 
+# Turns of a job that have a prompt, the latest.
+MAX_TURNS = 64
+
+
 class PromptBlocks:
     """A tree of blocks, in which a prompt is a way from the root. O(blocks that change) each; one takes 250 bytes.
 
     A block goes by its hash, which stands for all blocks before it as well. Jobs go by number, and have a prompt for
-    each of their turns that is put: several agents of one have as many.
+    each of their latest turns that is put: several agents of one have as many.
     """
 
     def __init__(self, most: int) -> None:
@@ -131,7 +135,7 @@ class PromptBlocks:
         self._uses: dict[bytes, int] = {}
         # By job and turn, the last block of its prompt.
         self._ends: OrderedDict[tuple[int, str], bytes] = OrderedDict()
-        self._turns: dict[int, set[str]] = {}
+        self._turns: dict[int, dict[str, None]] = {}
 
     def __len__(self) -> int:
         """Return the number of blocks."""
@@ -149,13 +153,15 @@ class PromptBlocks:
     def rename(self, job: int, turn: str, name: str) -> None:
         """Note that another turn goes on from this one, whose prompt is its own until that is put."""
         if (block := self._ends.pop((job, turn), None)) is not None:
-            self._turns[job].remove(turn)
+            del self._turns[job][turn]
+            self._forget(job, name)
             self._note(job, name, block)
 
-    def keep(self, job: int, turns: Collection[str] = ()) -> None:
-        """Forget the job's prompts, but for those of these turns. O(1) a block that no other prompt has."""
-        for turn in self._turns.get(job, set()).difference(turns):
-            self._forget(job, turn)
+    def keep(self, job: int, *turns: Container[str]) -> None:
+        """Forget the job's prompts but for those of these turns. O(1) a turn, and a block that no other prompt has."""
+        for turn in list(self._turns.get(job, ())):
+            if not any(turn in each for each in turns):
+                self._forget(job, turn)
 
     def check_integrity(self, jobs: Collection[int]) -> None:
         """Raise RuntimeError unless each block is in use, and each prompt is of one of the `jobs`."""
@@ -169,12 +175,15 @@ class PromptBlocks:
 
     def _note(self, job: int, turn: str, block: bytes) -> None:
         self._ends[job, turn] = block
-        self._turns.setdefault(job, set()).add(turn)
+        turns = self._turns.setdefault(job, {})
+        turns[turn] = None
+        if len(turns) > MAX_TURNS:
+            self._forget(job, next(iter(turns)))
 
     def _forget(self, job: int, turn: str) -> None:
         block = self._ends.pop((job, turn), None)
         if block is not None:
-            self._turns[job].remove(turn)
+            del self._turns[job][turn]
             if not self._turns[job]:
                 del self._turns[job]
         while block is not None:

@@ -268,7 +268,7 @@ class JobTable:
         else:
             away_since_s = None if entry.running else entry.last_active_s
             self.turn_counts.put(entry.number, turns, away_since_s=away_since_s)
-            self.turn_counts.blocks.keep(entry.number, entry.pending.keys() | entry.running.keys())
+            self.turn_counts.blocks.keep(entry.number, entry.pending, entry.running)
 
     def _drop_surplus(self) -> None:
         while self._idle and len(self) > self._max_jobs:

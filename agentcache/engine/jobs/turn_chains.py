@@ -132,13 +132,7 @@ class TurnChains:
         """What nothing goes on from any more, until somebody takes it."""
 
     def note(
-        self,
-        request: str,
-        prompt: Prompt,
-        *,
-        reply: Sequence[int] = (),
-        end: PromptEnd | None = None,
-        job: str = "",
+        self, request: str, prompt: Prompt, *, reply: Sequence[int] = (), end: PromptEnd | None = None, job: str = ""
     ) -> None:
         """Remember a finished request by its prompt, with the full blocks of its reply; the oldest leaves a full table.
 

@@ -82,13 +82,7 @@ class TierSetup:
             clock=clock,
         )
         fetching = Fetching(scheduler, queue, filler=filler, storing=storing, link=self.link)
-        tier = Tier(
-            scheduler,
-            storing=storing,
-            fetching=fetching,
-            filler=filler,
-            price=price,
-        )
+        tier = Tier(scheduler, storing=storing, fetching=fetching, filler=filler, price=price)
         scheduler.connector = SteeredConnector(scheduler.vllm_config, scheduler.kv_cache_config, tier)
         return tier
 
