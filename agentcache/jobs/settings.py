@@ -15,14 +15,7 @@ from workloads.pacing import ArrivalKind, parse_tool_latency
 
 Option = str | int | float | Path | None
 
-_LEAST = {
-    "jobs": 1,
-    "max_context": 1,
-    "max_gap_s": 0,
-    "concurrency": 1,
-    "warm_up": 0,
-    "rollout": 1,
-}
+_LEAST = {"jobs": 1, "max_context": 1, "max_gap_s": 0, "concurrency": 1, "warm_up": 0, "rollout": 1}
 _ABOVE_ZERO = {
     "duration_s": "the seconds to measure",
     "rate": "jobs per second",
@@ -45,14 +38,7 @@ class Workload:
 
 WORKLOADS: dict[str, Workload] = {
     "bfcl": Workload(
-        "BFCL v4 web search",
-        {
-            "jobs": None,
-            "rate": 0.5,
-            "arrival": "poisson",
-            "scale": 1.0,
-            "tool_latency": "bfcl",
-        },
+        "BFCL v4 web search", {"jobs": None, "rate": 0.5, "arrival": "poisson", "scale": 1.0, "tool_latency": "bfcl"}
     ),
     "recording": Workload(
         "your own traffic, as serve --record wrote it, or spans of OpenTelemetry",

@@ -16,6 +16,8 @@ from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
 _WINDOW = 20_000
 # So does what was seen of classes, of which one that was given up is tried again.
 _CLASS_WINDOW = 50_000
+# Looks at what jobs take, one a turn, over which it is averaged.
+_LOOKS = 512
 # What is assumed of a class before any of its copies was fetched or lost.
 _PRIOR_LOST, _PRIOR_FETCHED = 200, 200
 
@@ -199,6 +201,15 @@ class Demand:
         self._growth = runtime.context_growth
         self._block_tokens = block_tokens
         self._room = room
+        # What the prompts of a job take, in the mean of the latest looks.
+        self._blocks_of_job = 0.0
+        self._looks = 0
+
+    def note_jobs(self) -> None:
+        """Look what jobs take now: another turn runs."""
+        if jobs := len(self._blocks.jobs):
+            self._looks = min(self._looks + 1, _LOOKS)
+            self._blocks_of_job += (len(self._blocks) / jobs - self._blocks_of_job) / self._looks
 
     def find_growth(self) -> float:
         """Return the tokens that a job is still to add to a prompt, as a multiple of the prompt's."""
@@ -208,3 +219,12 @@ class Demand:
         """Tell whether jobs want more than the caches hold."""
         wanted = len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)
         return wanted > self._room
+
+    def has_room(self, begun: int) -> bool:
+        """Tell whether the caches have room for one more job beside those under way, of which `begun` had no turn yet.
+
+        Jobs take little at first, so each counts for as much as jobs took in the mean, or all together for what they
+        want now if that is more.
+        """
+        jobs = len(self._blocks.jobs) + begun + 1
+        return not self.exceeds_room() and jobs * self._blocks_of_job * self._block_tokens <= self._room

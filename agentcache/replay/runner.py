@@ -108,11 +108,7 @@ class ReplayRunner:
             task.cancel()
 
     async def _run_job(
-        self,
-        client: AsyncOpenAI,
-        recorded: RecordedJob,
-        lanes: Lanes | None = None,
-        waits: LaneWaits | None = None,
+        self, client: AsyncOpenAI, recorded: RecordedJob, lanes: Lanes | None = None, waits: LaneWaits | None = None
     ) -> bool:
         """Run one job and its sub-agents, which wait by `waits`, and tell whether it finished as recorded."""
         job = recorded.job
@@ -144,12 +140,7 @@ class ReplayRunner:
         return JobRecorder(self._policy, recorded, self._writer, self._block_size, lanes)
 
     def _make_loop(
-        self,
-        client: AsyncOpenAI,
-        recorded: RecordedJob,
-        recorder: JobRecorder,
-        sleep: Sleep,
-        play: AgentPlay,
+        self, client: AsyncOpenAI, recorded: RecordedJob, recorder: JobRecorder, sleep: Sleep, play: AgentPlay
     ) -> AgentLoop | TraceLoop:
         job = recorded.job
         model = ModelClient(

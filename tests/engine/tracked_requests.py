@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from hand_clock import Clock
@@ -67,6 +68,10 @@ def count_chains(tracker: JobTracker) -> int:
     return len(chains)
 
 
+def make_demand(is_short: Callable[[], bool], has_room: Callable[[], bool] = lambda: True) -> Any:
+    return SimpleNamespace(exceeds_room=is_short, has_room=lambda _: has_room(), note_jobs=lambda: None)
+
+
 @dataclass
 class Tracked:
     """`pins` and `estimator` are for policies with pins; `hits` is what every request will hit."""
@@ -85,6 +90,8 @@ class Tracked:
     running: int = 1_000_000
     # Whether jobs want more than the caches hold.
     short: bool = False
+    # Whether they have room for one job more.
+    has_room: bool = True
     store: DurationStore | None = None
     shows_text: bool = False
     hash_block: int = BLOCK
@@ -97,6 +104,7 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
+        demand = make_demand(lambda: self.short, lambda: self.has_room)
         turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
         factors = ReuseFactors(self.evictor, self.runtime, self.evictor.lifespan, reuse_probability=0.5)
         self.tracker = JobTracker(
@@ -116,7 +124,7 @@ class Tracked:
                 load_control=LoadControl(
                     SHARE,
                     LONGEST_S,
-                    is_short=lambda: self.short,
+                    demand=demand,
                     find_hits=self._find_hits,
                     count_elsewhere=lambda _: self.elsewhere,
                     find_seconds=lambda prompt, kept: 1.0 * (prompt - kept),

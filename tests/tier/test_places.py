@@ -10,6 +10,7 @@ from lone_scheduler import BLOCK_SIZE
 from sizes import pick_size
 from tiered_jobs import PROMPT, ask, make_evicted, make_tokens, push_out, run_at_random
 from tiered_scheduler import TieredScheduler, make_tiered
+from tracked_requests import make_demand
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock, make_block_hash_with_group_id
 
 from agentcache.engine.cached_blocks import WatchedBlockMap
@@ -58,7 +59,7 @@ def test_fetched_tokens_are_hits_from_the_host(tiny_model_path: str) -> None:
 def test_what_the_host_has_need_not_wait_for_its_turn(tiny_model_path: str, is_lost: bool) -> None:
     """Where jobs want more than both caches hold, those wait whose context neither has."""
     lone = make_evicted(tiny_model_path)
-    lone.scheduler.tracker.waiting.load_control.is_short = lambda: True
+    lone.scheduler.tracker.waiting.load_control.demand = make_demand(lambda: True)
     if is_lost:
         lone.scheduler.tier.host.reset()
     ask(lone, "runs/0", make_tokens(8, 40), tokens=100)

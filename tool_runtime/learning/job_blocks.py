@@ -141,6 +141,11 @@ class PromptBlocks:
         """Return the number of blocks."""
         return len(self._before)
 
+    @property
+    def jobs(self) -> Collection[int]:
+        """The jobs that have prompts."""
+        return self._turns.keys()
+
     def put(self, job: int, turn: str, prompt: Sequence[bytes]) -> None:
         """Note the prompt of a turn, which takes the place of one of that name. O(1) a block that is new."""
         self._use(prompt)

@@ -135,13 +135,7 @@ _SHORT_ANSWER_TOKENS = 6
 
 
 def build_jobs(
-    count: int,
-    *,
-    encode: Encode,
-    scale: float,
-    tool_latency: ToolLatency,
-    arrivals: Sequence[float],
-    seed: int,
+    count: int, *, encode: Encode, scale: float, tool_latency: ToolLatency, arrivals: Sequence[float], seed: int
 ) -> list[Job]:
     """Build `count` jobs in order of arrival; `arrivals` has one time each, in seconds.
 
@@ -169,12 +163,7 @@ class _TurnWriter:
     """
 
     def __init__(
-        self,
-        question: Question,
-        encode: Encode,
-        scale: float,
-        tool_latency: ToolLatency,
-        seed: np.random.SeedSequence,
+        self, question: Question, encode: Encode, scale: float, tool_latency: ToolLatency, seed: np.random.SeedSequence
     ) -> None:
         self._question = question
         self._encode = encode

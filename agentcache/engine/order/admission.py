@@ -140,6 +140,8 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return None
+        if self.load_control.keeps_out(state, now_s):
+            return "new job"
         if self.load_control.limits(request, state, now_s):
             return "load" if self.load_control.holds(request, state, now_s) else None
         if now_s - state.turn.arrived_s >= self.patience_s:
@@ -156,11 +158,9 @@ class AdmissionControl:
             )
             if self._holds_juniors:
                 return "new job"
-        if state.pinned:
-            return None
-        if pinned and not self._held_back:
+        if pinned and not self._held_back and not state.pinned:
             self._held_back = lacking > 0 and self._is_worth_waiting(min(lacking, pinned), request, now_s)
-        return "pins" if self._held_back else None
+        return "pins" if self._held_back and not state.pinned else None
 
     def _is_small(self, request: Request, hits: Sequence[KVCacheBlock], expected_tokens: int | None) -> bool:
         # Each group of layers has a block for the same tokens.
@@ -201,12 +201,13 @@ class AdmissionControl:
 
     def admitted(self, request: Request, state: RequestState, now_s: float) -> None:
         """Note that the request runs, for the first time."""
+        self.end(request)
         self.load_control.admitted(request, state, now_s)
         if not state.pinned:
             self._held_since_s = None
-        self.end(request)
 
     def end(self, request: Request) -> None:
-        """Note that the request waits no longer."""
+        """Note that the request waits no longer, or is over."""
+        self.load_control.end(request)
         if self._guarded is not None:
             self._guarded.drop_guard(request.request_id)

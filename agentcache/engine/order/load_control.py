@@ -1,4 +1,4 @@
-"""Spaces turns that compute their contexts, while the jobs under way want more KV than the caches hold.
+"""Spaces turns that compute their contexts, and keeps new jobs out, while jobs want more KV than the caches hold.
 
 Each takes the room of other jobs, which then compute theirs again. Without a limit all do so, for ever (thrashing).
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
+from agentcache.policy.price import Demand
 
 # A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0.
 _KEPT_SHARE = 0.8
@@ -23,6 +24,9 @@ class LoadControl:
     to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
     waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
     and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
+
+    A job begins once there is room for it beside those under way (`Demand.has_room`), or has waited for as long: what
+    it takes they would compute again, and end later.
     """
 
     def __init__(
@@ -30,14 +34,14 @@ class LoadControl:
         share: float,
         longest_wait_s: float,
         *,
-        is_short: Callable[[], bool],
+        demand: Demand,
         find_hits: Callable[[Request], Sequence[KVCacheBlock]],
         count_elsewhere: Callable[[Request], int],
         find_seconds: Callable[[int, int], float],
         block_size: int,
         loses_whole: bool,
     ) -> None:
-        """With `share` 0 no turn waits, nor while not `is_short()`.
+        """With `share` 0 no turn waits, nor while jobs want no more than there is room for.
 
         `find_hits` gives the blocks on the GPU that a request would reuse; `count_elsewhere` counts those that the CPU
         cache alone has. `find_seconds` gives the seconds that a prompt of so many tokens takes to compute of which so
@@ -46,8 +50,7 @@ class LoadControl:
         """
         self.held_turns = 0
         """Counts the turns that have waited."""
-        self.is_short = is_short
-        """Tells whether jobs want more than the caches hold now."""
+        self.demand = demand
         self._share = share
         self._longest_wait_s = longest_wait_s
         self._find_hits = find_hits
@@ -56,13 +59,15 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
+        # By request, the jobs whose first turn runs.
+        self._begun: dict[str, int] = {}
         # The next may go from then on; in this step, this one.
         self._next_s = 0.0
         self._next: str | None = None
 
     def step(self) -> None:
         """Note that a step is scheduled next: jobs have come, grown and gone."""
-        self._limits = self._share > 0 and self.is_short()
+        self._limits = self._share > 0 and self.demand.exceeds_room()
         self._next = None
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
@@ -74,6 +79,13 @@ class LoadControl:
         state.kept_tokens = self._count_kept(request, hits)
         state.look_again_s = now_s + max(_LOOK_S, now_s - state.turn.arrived_s)
         return hits
+
+    def keeps_out(self, state: RequestState, now_s: float) -> bool:
+        """Tell whether a turn would begin a job for which there is no room yet."""
+        if self._share == 0 or state.entry.turns or now_s - state.turn.arrived_s >= self._longest_wait_s:
+            return False
+        begun = set(self._begun.values())
+        return state.entry.number not in begun and not self.demand.has_room(len(begun))
 
     def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request has to wait for its turn."""
@@ -97,10 +109,17 @@ class LoadControl:
 
         So they do where it went without its turn, because nothing ran: it took others' room all the same.
         """
+        self.demand.note_jobs()
+        if not state.entry.turns:
+            self._begun[request.request_id] = state.entry.number
         if self._computes(request, state):
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
             self._next_s = max(self._next_s, now_s + seconds / self._share)
             self._next = None
+
+    def end(self, request: Request) -> None:
+        """Note that the request is over."""
+        self._begun.pop(request.request_id, None)
 
     def _computes(self, request: Request, state: RequestState) -> bool:
         return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens

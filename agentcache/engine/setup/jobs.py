@@ -150,7 +150,7 @@ class JobsBuild:
             load_control=LoadControl(
                 order.recompute_share,
                 order.longest_wait_s,
-                is_short=demand.exceeds_room,
+                demand=demand,
                 find_hits=self.scheduler.find_hits,
                 count_elsewhere=self.scheduler.count_elsewhere,
                 find_seconds=computing.of_rest,

@@ -117,18 +117,9 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 # What has moved: its module by the release that brought it there.
 MOVED: dict[str, dict[tuple[int, int], str]] = {
-    "cli_env_setup": {
-        (0, 32): "vllm.entrypoints.serve.utils.api_utils",
-        (0, 33): "vllm.entrypoints.common.startup",
-    },
-    "get_kv_cache_groups": {
-        (0, 32): "vllm.v1.core.kv_cache_utils",
-        (0, 33): "vllm.v1.core.kv_cache_planning",
-    },
-    "make_arg_parser": {
-        (0, 32): "vllm.entrypoints.launchers.cli_args",
-        (0, 33): "vllm.entrypoints.common.cli_args",
-    },
+    "cli_env_setup": {(0, 32): "vllm.entrypoints.serve.utils.api_utils", (0, 33): "vllm.entrypoints.common.startup"},
+    "get_kv_cache_groups": {(0, 32): "vllm.v1.core.kv_cache_utils", (0, 33): "vllm.v1.core.kv_cache_planning"},
+    "make_arg_parser": {(0, 32): "vllm.entrypoints.launchers.cli_args", (0, 33): "vllm.entrypoints.common.cli_args"},
     "validate_parsed_serve_args": {
         (0, 32): "vllm.entrypoints.launchers.cli_args",
         (0, 33): "vllm.entrypoints.common.cli_args",

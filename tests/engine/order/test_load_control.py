@@ -10,7 +10,7 @@ import pytest
 from hand_clock import Clock
 from lone_scheduler import LoneScheduler
 from steered_scheduler import make_lone, make_patient, run_until_idle, tokens_of
-from tracked_requests import ASKED, BLOCK, SHARE, Tracked
+from tracked_requests import ASKED, BLOCK, SHARE, Tracked, make_demand
 from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 from waiting_requests import SEARCH, make_waiting
@@ -62,7 +62,8 @@ def come_back(tracked: Tracked, name: str, kept_blocks: int = 0) -> Request:
 def make_lost(tokens: int) -> tuple[Any, Any]:
     """A request of so many tokens, none of them cached, and its state."""
     turn = SimpleNamespace(arrived_s=0.0)
-    state = SimpleNamespace(turn=turn, kept_tokens=0, look_again_s=math.inf, was_held=False)
+    entry = SimpleNamespace(turns=1)
+    state = SimpleNamespace(entry=entry, turn=turn, kept_tokens=0, look_again_s=math.inf, was_held=False)
     return SimpleNamespace(request_id="another", num_tokens=tokens), state
 
 
@@ -241,7 +242,7 @@ def test_the_policy_for_first_tokens_has_no_turns(tiny_model_path: str) -> None:
         jobs.put(1, turns=1)
         jobs.blocks.put(1, "turn", [b"%d" % place for place in range(500)])
         control = lone.scheduler.tracker.waiting.load_control
-        assert control.is_short()
+        assert control.demand.exceeds_room()
         control.step()
         assert control.limits(*make_lost(100), now_s=0.0) is has_turns
 
@@ -253,7 +254,7 @@ def lose_context(model_path: str, *, short: bool = True) -> tuple[LoneScheduler,
     """
     lone = make_small(model_path)
     control, now_s = lone.scheduler.tracker.waiting.load_control, lone.scheduler.clock()
-    control.is_short = lambda: short
+    control.demand = make_demand(lambda: short)
     control.step()
     compute_another(control, 100_000, now_s)
     first = tokens_of(1, 200)
@@ -317,5 +318,5 @@ def test_a_context_of_many_jobs_is_wanted_once(tiny_model_path: str, sharing: in
         lone.add(f"{number}", prompt, 4, calls=(SEARCH,), session_id=f"{number}")
         run_until_idle(lone)
     assert len(lone.scheduler.tracker.runtime.jobs.turn_counts.blocks) == (9 + 8 if sharing else 80)
-    assert lone.scheduler.tracker.waiting.load_control.is_short() is (sharing == 0)
+    assert lone.scheduler.tracker.waiting.load_control.demand.exceeds_room() is (sharing == 0)
     lone.scheduler.check_integrity()

@@ -1,0 +1,96 @@
+"""A job begins once the caches have room for it beside those under way, or has waited for as long as may be."""
+
+from __future__ import annotations
+
+import pytest
+from lone_scheduler import LoneScheduler
+from steered_scheduler import SEARCH, make_patient, run_until_idle, tokens_of
+from tracked_requests import ASKED, Tracked
+from vllm.v1.request import RequestStatus
+from waiting_requests import make_waiting
+
+from agentcache.policy.runtime_policy import LONGEST_S
+
+
+def make_full() -> Tracked:
+    tracked = make_waiting(pinned=0)
+    tracked.has_room = False
+    tracked.tracker.step()
+    return tracked
+
+
+def test_a_new_job_waits_for_room() -> None:
+    tracked = make_full()
+    request = tracked.ask("new", ASKED, session="new")
+    tracked.clock.now_s += 60.0
+    assert tracked.tracker.find_wait(request, available=100) == "new job", "it is out of patience"
+    tracked.has_room = True
+    assert not tracked.tracker.find_wait(request, available=100)
+
+
+def test_it_waits_no_longer_than_clients_do() -> None:
+    tracked = make_full()
+    request = tracked.ask("new", ASKED, session="new")
+    tracked.clock.now_s += LONGEST_S - 1.0
+    assert tracked.tracker.find_wait(request, available=100) == "new job"
+    tracked.clock.now_s += 1.0
+    assert not tracked.tracker.find_wait(request, available=100)
+
+
+def test_those_that_have_begun_go_on() -> None:
+    tracked = make_full()
+    tracked.has_room = True
+    first, beside = (tracked.ask(name, ASKED, session="a") for name in ("first", "beside"))
+    assert not tracked.tracker.find_wait(first, available=100)
+    tracked.admit(first)
+    tracked.has_room = False
+    assert not tracked.tracker.find_wait(beside, available=100), "its job has begun"
+    _, history = tracked.reply(first)
+    again = tracked.ask("again", [*history, 5], session="a")
+    assert not tracked.tracker.find_wait(again, available=100)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_job_begins_anew_when_its_first_turn_came_to_nothing(is_aborted: bool) -> None:
+    tracked = make_full()
+    tracked.has_room = True
+    first = tracked.ask("first", ASKED, session="a")
+    tracked.admit(first)
+    if is_aborted:
+        tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
+    tracked.has_room = False
+    second = tracked.ask("second", ASKED, session="a")
+    assert tracked.tracker.find_wait(second, available=100) == ("new job" if is_aborted else None)
+
+
+def make_crowded(model_path: str, policy: str) -> LoneScheduler:
+    """Four jobs of 160 tokens wait for their tools, there is room for 704, and another request runs."""
+    lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 3}, segments={"enabled": False})
+    for number in range(4):
+        lone.add(f"{number}", tokens_of(number, 160), 4, calls=(SEARCH,), session_id=f"{number}")
+        run_until_idle(lone)
+    lone.add("runs", tokens_of(9, 16), 100, session_id="runs")
+    lone.step()
+    return lone
+
+
+@pytest.mark.parametrize(("policy", "waits"), [("agentcache", True), ("agentcache-interactive", False)])
+def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: bool) -> None:
+    lone = make_crowded(tiny_model_path, policy)
+    lone.scheduler.clock.now_s += 30.0
+    lone.add("new", tokens_of(8, 100), 30, calls=(SEARCH,), session_id="new")
+    lone.scheduler.clock.now_s += 30.0
+    assert ("new" not in lone.step().scheduled) is waits
+    lone.scheduler.check_integrity()
+    lone.abort("runs")
+    while "new" not in lone.step().scheduled:
+        lone.scheduler.clock.now_s += 1.0
+    run_until_idle(lone)
+
+
+def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
+    lone = make_crowded(tiny_model_path, "agentcache")
+    lone.add("new", tokens_of(8, 100), 30, calls=(SEARCH,), session_id="new")
+    assert all("new" not in lone.step().scheduled for _ in range(5))
+    lone.abort("new")
+    run_until_idle(lone)
