@@ -21,9 +21,9 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
+from agentcache.policy.runtime_policy import LONGEST_S
+
 BLOCKS = 64
-# Far more than what a junior would take of the others' room costs on the tiny model.
-LONG_S = 60.0
 
 
 def make_pinned(model_path: str, *gaps: int) -> LoneScheduler:
@@ -45,7 +45,7 @@ def test_gaps_of_a_request_that_is_held_back_wait_with_it(tiny_model_path: str) 
     for _ in range(2):
         assert list(rows_of(lone.step())) == ["running"]
         assert not lone.scheduler.gap_filler.holds.count_held(), "others may take what it hits"
-    lone.scheduler.clock.now_s += LONG_S
+    lone.scheduler.clock.now_s += LONGEST_S
     assert set(rows_of(lone.step())) == {"running", "job fill 0", "job fill 1", "job"}
     run_until_idle(lone)
     assert lone.scheduler.gap_filler.stats.fill_tokens == 2 * BLOCK_SIZE
