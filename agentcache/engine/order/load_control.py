@@ -59,8 +59,9 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
-        # By request, the jobs whose first turn runs.
+        # By request, the jobs whose first turn runs; those that may begin in this step.
         self._begun: dict[str, int] = {}
+        self._begins: set[int] = set()
         # The next may go from then on; in this step, this one.
         self._next_s = 0.0
         self._next: str | None = None
@@ -69,6 +70,7 @@ class LoadControl:
         """Note that a step is scheduled next: jobs have come, grown and gone."""
         self._limits = self._share > 0 and self.demand.exceeds_room()
         self._next = None
+        self._begins.clear()
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
         """Look what the request would reuse in either cache. Return those blocks that are on the GPU."""
@@ -84,8 +86,11 @@ class LoadControl:
         """Tell whether a turn would begin a job for which there is no room yet."""
         if self._share == 0 or state.entry.turns or now_s - state.turn.arrived_s >= self._longest_wait_s:
             return False
-        begun = set(self._begun.values())
-        return state.entry.number not in begun and not self.demand.has_room(len(begun))
+        job, begun = state.entry.number, self._begins.union(self._begun.values())
+        if job in begun or self.demand.has_room(len(begun)):
+            self._begins.add(job)
+            return False
+        return True
 
     def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request has to wait for its turn."""

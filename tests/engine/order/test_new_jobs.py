@@ -14,7 +14,7 @@ from agentcache.policy.runtime_policy import LONGEST_S
 
 def make_full() -> Tracked:
     tracked = make_waiting(pinned=0)
-    tracked.has_room = False
+    tracked.has_room = 0
     tracked.tracker.step()
     return tracked
 
@@ -24,7 +24,7 @@ def test_a_new_job_waits_for_room() -> None:
     request = tracked.ask("new", ASKED, session="new")
     tracked.clock.now_s += 60.0
     assert tracked.tracker.find_wait(request, available=100) == "new job", "it is out of patience"
-    tracked.has_room = True
+    tracked.has_room = 1
     assert not tracked.tracker.find_wait(request, available=100)
 
 
@@ -39,34 +39,46 @@ def test_it_waits_no_longer_than_clients_do() -> None:
 
 def test_those_that_have_begun_go_on() -> None:
     tracked = make_full()
-    tracked.has_room = True
+    tracked.has_room = 1
     first, beside = (tracked.ask(name, ASKED, session="a") for name in ("first", "beside"))
     assert not tracked.tracker.find_wait(first, available=100)
     tracked.admit(first)
-    tracked.has_room = False
+    tracked.has_room = 0
     assert not tracked.tracker.find_wait(beside, available=100), "its job has begun"
     _, history = tracked.reply(first)
     again = tracked.ask("again", [*history, 5], session="a")
     assert not tracked.tracker.find_wait(again, available=100)
 
 
+def test_one_that_may_begin_and_does_not_leaves_its_room_at_the_next_step() -> None:
+    """As where there are no blocks for it."""
+    tracked = make_full()
+    tracked.has_room = 1
+    first, second = (tracked.ask(name, ASKED, session=name) for name in ("first", "second"))
+    for goes, waits in ((first, second), (second, first)):
+        tracked.tracker.step()
+        for _ in range(2):
+            assert not tracked.tracker.find_wait(goes, available=100)
+            assert tracked.tracker.find_wait(waits, available=100) == "new job"
+
+
 @pytest.mark.parametrize("is_aborted", [False, True])
 def test_a_job_begins_anew_when_its_first_turn_came_to_nothing(is_aborted: bool) -> None:
     tracked = make_full()
-    tracked.has_room = True
+    tracked.has_room = 1
     first = tracked.ask("first", ASKED, session="a")
     tracked.admit(first)
     if is_aborted:
         tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
-    tracked.has_room = False
+    tracked.has_room = 0
     second = tracked.ask("second", ASKED, session="a")
     assert tracked.tracker.find_wait(second, available=100) == ("new job" if is_aborted else None)
 
 
-def make_crowded(model_path: str, policy: str) -> LoneScheduler:
-    """Four jobs of 160 tokens wait for their tools, there is room for 704, and another request runs."""
-    lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 3}, segments={"enabled": False})
-    for number in range(4):
+def make_crowded(model_path: str, policy: str, jobs: int = 4) -> LoneScheduler:
+    """Jobs of 160 tokens wait for their tools, there is room for 704, and another request runs."""
+    lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 8}, segments={"enabled": False})
+    for number in range(jobs):
         lone.add(f"{number}", tokens_of(number, 160), 4, calls=(SEARCH,), session_id=f"{number}")
         run_until_idle(lone)
     lone.add("runs", tokens_of(9, 16), 100, session_id="runs")
@@ -85,6 +97,16 @@ def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: 
     lone.abort("runs")
     while "new" not in lone.step().scheduled:
         lone.scheduler.clock.now_s += 1.0
+    run_until_idle(lone)
+
+
+def test_of_a_burst_as_many_begin_as_there_is_room_for(tiny_model_path: str) -> None:
+    """Beside two jobs of ten blocks and one that has begun there is room for one of 44."""
+    lone = make_crowded(tiny_model_path, "agentcache", jobs=2)
+    for number in range(4):
+        lone.add(f"new {number}", tokens_of(20 + number, 20), 300, calls=(SEARCH,), session_id=f"new {number}")
+    lone.scheduler.clock.now_s += 30.0
+    assert sum(name.startswith("new") for name in lone.step().scheduled) == 1
     run_until_idle(lone)
 
 
