@@ -23,6 +23,7 @@ from agentcache.engine.constants import (
     REPLY_ARGUMENT,
     ROLES_ARGUMENT,
     SENT_ARGUMENT,
+    TOOLS_DECLARED_ARGUMENT,
 )
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.job_table import MAX_ID
@@ -91,6 +92,12 @@ def has_reply(roles: str) -> bool:
 def has_history(request: Request) -> bool:
     """Tell whether the prompt holds an earlier reply, so that it goes on from some turn."""
     return has_reply(read_roles(request))
+
+
+def may_call_tools(request: Request) -> bool:
+    """Tell whether the reply may call tools: not where the API server told what was sent, and no tools were."""
+    told, declared = (read_mark(request.sampling_params, name) for name in (ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT))
+    return told is None or declared is not None
 
 
 def read_questions(request: Request) -> Questions:

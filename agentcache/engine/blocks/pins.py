@@ -83,12 +83,7 @@ class Pins:
     """
 
     def __init__(
-        self,
-        evictor: PinnedEvictor,
-        *,
-        budget_blocks: int,
-        clock: Callable[[], float],
-        whole: bool = False,
+        self, evictor: PinnedEvictor, *, budget_blocks: int, clock: Callable[[], float], whole: bool = False
     ) -> None:
         """Begin without pins. With `whole` a part of what a pin keeps is worth nothing: it ends at once."""
         self.budget_blocks = budget_blocks

@@ -56,13 +56,7 @@ class Fetching:
     """Plans one fetch a request at a time, or the next part of one."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        queue: BlockQueue,
-        *,
-        filler: GapFiller,
-        storing: Storing,
-        link: Link,
+        self, scheduler: Scheduler, queue: BlockQueue, *, filler: GapFiller, storing: Storing, link: Link
     ) -> None:
         """`queue` is that of the GPU's cache. What `filler` would compute in gaps is fetched where that costs less."""
         self._scheduler = scheduler

@@ -140,7 +140,7 @@ class AdmissionControl:
         """
         if self._respected is None or request.status == RequestStatus.PREEMPTED or state.priority.by_arrival:
             return None
-        if self.load_control.keeps_out(state, now_s):
+        if self.load_control.keeps_out(request, state, now_s):
             return "new job"
         if self.load_control.limits(request, state, now_s):
             return "load" if self.load_control.holds(request, state, now_s) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from agentcache.engine.marks import may_call_tools
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
 from agentcache.policy.price import Demand
@@ -82,9 +83,13 @@ class LoadControl:
         state.look_again_s = now_s + max(_LOOK_S, now_s - state.turn.arrived_s)
         return hits
 
-    def keeps_out(self, state: RequestState, now_s: float) -> bool:
-        """Tell whether a turn would begin a job for which there is no room yet."""
-        if self._share == 0 or state.entry.turns or now_s - state.turn.arrived_s >= self._longest_wait_s:
+    def keeps_out(self, request: Request, state: RequestState, now_s: float) -> bool:
+        """Tell whether the request would begin a job for which there is no room yet.
+
+        Without tools none begins: what comes next comes from a human.
+        """
+        is_out_of_patience = now_s - state.turn.arrived_s >= self._longest_wait_s
+        if self._share == 0 or state.entry.turns or is_out_of_patience or not may_call_tools(request):
             return False
         job, begun = state.entry.number, self._begins.union(self._begun.values())
         if job in begun or self.demand.has_room(len(begun)):
@@ -115,7 +120,7 @@ class LoadControl:
         So they do where it went without its turn, because nothing ran: it took others' room all the same.
         """
         self.demand.note_jobs()
-        if not state.entry.turns:
+        if not state.entry.turns and may_call_tools(request):
             self._begun[request.request_id] = state.entry.number
         if self._computes(request, state):
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)

@@ -16,13 +16,7 @@ from agentcache.engine.start_cause import refuse_start
 from agentcache.engine.vllm.base import VllmConfig, current_platform
 from agentcache.engine.vllm.copiers import CopyOrders, PlainCopier, StreamCopier, end_engine
 from agentcache.engine.vllm.host_memory import count_host_blocks, find_pieces, take_memory
-from agentcache.engine.vllm.types import (
-    CacheHitSource,
-    KVCacheBlocks,
-    KVCacheConfig,
-    Request,
-    SchedulerOutput,
-)
+from agentcache.engine.vllm.types import CacheHitSource, KVCacheBlocks, KVCacheConfig, Request, SchedulerOutput
 from agentcache.engine.vllm.workers import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from lone_scheduler import LoneScheduler
 from steered_scheduler import SEARCH, make_patient, run_until_idle, tokens_of
@@ -9,6 +12,7 @@ from tracked_requests import ASKED, Tracked
 from vllm.v1.request import RequestStatus
 from waiting_requests import make_waiting
 
+from agentcache.engine.constants import ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.policy.runtime_policy import LONGEST_S
 
 
@@ -48,6 +52,22 @@ def test_those_that_have_begun_go_on() -> None:
     _, history = tracked.reply(first)
     again = tracked.ask("again", [*history, 5], session="a")
     assert not tracked.tracker.find_wait(again, available=100)
+
+
+@pytest.mark.parametrize("marks", [{}, {TOOLS_DECLARED_ARGUMENT: ["search"]}])
+def test_without_tools_no_job_begins(marks: Mapping[str, Any]) -> None:
+    """What the API server tells: a chat without tools neither waits for room nor takes it."""
+    tracked = make_full()
+    tracked.has_room = 1
+    chat = tracked.ask("chat", ASKED, session="chat", marks={ROLES_ARGUMENT: "u", **marks})
+    assert not tracked.tracker.find_wait(chat, available=100)
+    tracked.admit(chat)
+    tracked.tracker.step()
+    agent = tracked.ask("agent", ASKED, session="agent")
+    assert tracked.tracker.find_wait(agent, available=100) == ("new job" if marks else None)
+    tracked.has_room = 0
+    second = tracked.ask("second", ASKED, session="second", marks={ROLES_ARGUMENT: "u", **marks})
+    assert tracked.tracker.find_wait(second, available=100) == ("new job" if marks else None)
 
 
 def test_one_that_may_begin_and_does_not_leaves_its_room_at_the_next_step() -> None:
