@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -197,6 +198,7 @@ class Demand:
 
     def __init__(self, runtime: AgentRuntime, block_tokens: int, room: float) -> None:
         """`runtime` counts blocks of so many tokens; the caches together hold `room`."""
+        self._jobs = runtime.jobs
         self._blocks = runtime.jobs.turn_counts.blocks
         self._growth = runtime.context_growth
         self._block_tokens = block_tokens
@@ -220,11 +222,11 @@ class Demand:
         wanted = len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)
         return wanted > self._room
 
-    def has_room(self, begun: int) -> bool:
-        """Tell whether the caches have room for one more job beside those under way, of which `begun` had no turn yet.
+    def count_places(self) -> float:
+        """Count for how many jobs the caches have room beside those that have had turns; less than 0 if not for those.
 
-        Jobs take little at first, so each counts for as much as jobs took in the mean, or all together for what they
-        want now if that is more.
+        Jobs take little at first, so each counts for as much as jobs took in the mean.
         """
-        jobs = len(self._blocks.jobs) + begun + 1
-        return not self.exceeds_room() and jobs * self._blocks_of_job * self._block_tokens <= self._room
+        if not self._looks:
+            return math.inf
+        return self._room / (self._blocks_of_job * self._block_tokens) - self._jobs.count_active()

@@ -38,13 +38,7 @@ MAX_LANES = 40
 MAX_AGENT_LANES = 7
 _LANE_IN = 0.13
 _PANEL_FRAME_IN = 0.65
-_COLOURS = {
-    "queue": ORANGE,
-    "prefill": BLUE,
-    "waiting for first token": PURPLE,
-    "decode": SKY,
-    "tool": GREY,
-}
+_COLOURS = {"queue": ORANGE, "prefill": BLUE, "waiting for first token": PURPLE, "decode": SKY, "tool": GREY}
 _MARKS = {"failed": ("X", VERMILLION), "interrupted": ("D", INK)}
 
 

@@ -21,12 +21,7 @@ from agentcache.server.plugin_choice import choose_plugins
 
 
 def serve(
-    model: str,
-    options: Sequence[str],
-    policy: str | None,
-    *,
-    forced_replies: bool,
-    knobs: Mapping[str, Any],
+    model: str, options: Sequence[str], policy: str | None, *, forced_replies: bool, knobs: Mapping[str, Any]
 ) -> None:
     """Serve until stopped. Raises InputError, before anything is loaded, for what cannot work.
 

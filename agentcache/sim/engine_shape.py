@@ -135,13 +135,7 @@ def _make_scheduler(
     if len(groups) == 1:
         groups = [KVCacheGroupSpec(["layer"], groups[0].kv_cache_spec)]
     tensors = [
-        KVCacheTensor(
-            size=num_blocks * block_bytes,
-            layers=group.layer_names,
-            layer_stride=0,
-            block_stride=0,
-            offset=0,
-        )
+        KVCacheTensor(size=num_blocks * block_bytes, layers=group.layer_names, layer_stride=0, block_stride=0, offset=0)
         for group in groups
     ]
     # As `get_kv_cache_config_from_groups` does: the field's own default is another than vLLM's.

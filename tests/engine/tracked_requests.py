@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -68,8 +69,8 @@ def count_chains(tracker: JobTracker) -> int:
     return len(chains)
 
 
-def make_demand(is_short: Callable[[], bool], has_room: Callable[[int], bool] = lambda _: True) -> Any:
-    return SimpleNamespace(exceeds_room=is_short, has_room=has_room, note_jobs=lambda: None)
+def make_demand(is_short: Callable[[], bool], count_places: Callable[[], float] = lambda: math.inf) -> Any:
+    return SimpleNamespace(exceeds_room=is_short, count_places=count_places, note_jobs=lambda: None)
 
 
 @dataclass
@@ -90,8 +91,8 @@ class Tracked:
     running: int = 1_000_000
     # Whether jobs want more than the caches hold.
     short: bool = False
-    # So many jobs may begin.
-    has_room: int = 100
+    # For so many jobs there is room.
+    places: int = 100
     store: DurationStore | None = None
     shows_text: bool = False
     hash_block: int = BLOCK
@@ -104,7 +105,7 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        demand = make_demand(lambda: self.short, lambda begun: begun < self.has_room)
+        demand = make_demand(lambda: self.short, lambda: self.places)
         turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
         factors = ReuseFactors(self.evictor, self.runtime, self.evictor.lifespan, reuse_probability=0.5)
         self.tracker = JobTracker(

@@ -12,12 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from tool_runtime.learning.durations import Durations
-from tool_runtime.learning.durations_file import (
-    find_siblings,
-    load_durations,
-    read_siblings,
-    save_durations,
-)
+from tool_runtime.learning.durations_file import find_siblings, load_durations, read_siblings, save_durations
 
 # It saves while an engine serves, whose log this is.
 logger = logging.getLogger("vllm.agentcache")

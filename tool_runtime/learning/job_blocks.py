@@ -210,6 +210,9 @@ class PromptBlocks:
 
 # Of a tool that runs for longer the client is more likely gone.
 MOST_AWAY_S = 300.0
+# One that runs for longer may be another job, and that may wait for room: sub-agents whose client does not name them.
+# Chosen of 10 and 30 s on families of seed 0 without their names.
+LONG_TOOL_S = 30.0
 
 
 class TurnCounts:
@@ -253,6 +256,11 @@ class TurnCounts:
         long_away = takewhile(lambda away: away[1] < before_s, self._away.items())
         for job, _ in list(islice(long_away, most)):
             self.drop(job)
+
+    def count_active(self, from_s: float) -> int:
+        """Count the jobs that have prompts, but for those that have been away since before then."""
+        long_away = takewhile(lambda since_s: since_s < from_s, self._away.values())
+        return len(self.blocks.jobs) - sum(1 for _ in long_away)
 
     def quantile(self, share: float) -> int:
         """Return the turns behind the job before which `share` of the jobs stand, fewest turns first; 0 without jobs.

@@ -26,8 +26,8 @@ class LoadControl:
     waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
     and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
 
-    A job begins once there is room for it beside those under way (`Demand.has_room`), or has waited for as long: what
-    it takes they would compute again, and end later.
+    A job begins once there is room for it beside those under way (`Demand.count_places`), or has waited for as long:
+    what it takes they would compute again, and end later.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
-        # By request, the jobs whose first turn runs; those that may begin in this step.
+        # By request, the jobs whose first turn runs; in this step those that may begin, and for how many is room.
         self._begun: dict[str, int] = {}
         self._begins: set[int] = set()
+        self._places: float | None = None
         # The next may go from then on; in this step, this one.
         self._next_s = 0.0
         self._next: str | None = None
@@ -72,6 +73,7 @@ class LoadControl:
         self._limits = self._share > 0 and self.demand.exceeds_room()
         self._next = None
         self._begins.clear()
+        self._places = None
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
         """Look what the request would reuse in either cache. Return those blocks that are on the GPU."""
@@ -92,7 +94,9 @@ class LoadControl:
         if self._share == 0 or state.entry.turns or is_out_of_patience or not may_call_tools(request):
             return False
         job, begun = state.entry.number, self._begins.union(self._begun.values())
-        if job in begun or self.demand.has_room(len(begun)):
+        if self._places is None:
+            self._places = self.demand.count_places()
+        if job in begun or len(begun) + 1 <= self._places:
             self._begins.add(job)
             return False
         return True

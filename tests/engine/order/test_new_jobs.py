@@ -15,12 +15,20 @@ from waiting_requests import make_waiting
 from agentcache.engine.constants import ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.policy.runtime_policy import LONGEST_S
 
+# No longer than what a tool takes that runs long.
+OUT_OF_PATIENCE_S = 16.0
+
 
 def make_full() -> Tracked:
     tracked = make_waiting(pinned=0)
-    tracked.has_room = 0
-    tracked.tracker.step()
+    give_places(tracked, 0)
     return tracked
+
+
+def give_places(tracked: Tracked, places: int) -> None:
+    """From the next step on there is room for so many jobs that have had no turn."""
+    tracked.places = places
+    tracked.tracker.step()
 
 
 def test_a_new_job_waits_for_room() -> None:
@@ -28,7 +36,7 @@ def test_a_new_job_waits_for_room() -> None:
     request = tracked.ask("new", ASKED, session="new")
     tracked.clock.now_s += 60.0
     assert tracked.tracker.find_wait(request, available=100) == "new job", "it is out of patience"
-    tracked.has_room = 1
+    give_places(tracked, 1)
     assert not tracked.tracker.find_wait(request, available=100)
 
 
@@ -43,11 +51,11 @@ def test_it_waits_no_longer_than_clients_do() -> None:
 
 def test_those_that_have_begun_go_on() -> None:
     tracked = make_full()
-    tracked.has_room = 1
+    give_places(tracked, 1)
     first, beside = (tracked.ask(name, ASKED, session="a") for name in ("first", "beside"))
     assert not tracked.tracker.find_wait(first, available=100)
     tracked.admit(first)
-    tracked.has_room = 0
+    give_places(tracked, 0)
     assert not tracked.tracker.find_wait(beside, available=100), "its job has begun"
     _, history = tracked.reply(first)
     again = tracked.ask("again", [*history, 5], session="a")
@@ -58,14 +66,14 @@ def test_those_that_have_begun_go_on() -> None:
 def test_without_tools_no_job_begins(marks: Mapping[str, Any]) -> None:
     """What the API server tells: a chat without tools neither waits for room nor takes it."""
     tracked = make_full()
-    tracked.has_room = 1
+    give_places(tracked, 1)
     chat = tracked.ask("chat", ASKED, session="chat", marks={ROLES_ARGUMENT: "u", **marks})
     assert not tracked.tracker.find_wait(chat, available=100)
     tracked.admit(chat)
     tracked.tracker.step()
     agent = tracked.ask("agent", ASKED, session="agent")
     assert tracked.tracker.find_wait(agent, available=100) == ("new job" if marks else None)
-    tracked.has_room = 0
+    give_places(tracked, 0)
     second = tracked.ask("second", ASKED, session="second", marks={ROLES_ARGUMENT: "u", **marks})
     assert tracked.tracker.find_wait(second, available=100) == ("new job" if marks else None)
 
@@ -73,7 +81,7 @@ def test_without_tools_no_job_begins(marks: Mapping[str, Any]) -> None:
 def test_one_that_may_begin_and_does_not_leaves_its_room_at_the_next_step() -> None:
     """As where there are no blocks for it."""
     tracked = make_full()
-    tracked.has_room = 1
+    give_places(tracked, 1)
     first, second = (tracked.ask(name, ASKED, session=name) for name in ("first", "second"))
     for goes, waits in ((first, second), (second, first)):
         tracked.tracker.step()
@@ -85,21 +93,21 @@ def test_one_that_may_begin_and_does_not_leaves_its_room_at_the_next_step() -> N
 @pytest.mark.parametrize("is_aborted", [False, True])
 def test_a_job_begins_anew_when_its_first_turn_came_to_nothing(is_aborted: bool) -> None:
     tracked = make_full()
-    tracked.has_room = 1
+    give_places(tracked, 1)
     first = tracked.ask("first", ASKED, session="a")
     tracked.admit(first)
     if is_aborted:
         tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
-    tracked.has_room = 0
+    give_places(tracked, 0)
     second = tracked.ask("second", ASKED, session="a")
     assert tracked.tracker.find_wait(second, available=100) == ("new job" if is_aborted else None)
 
 
-def make_crowded(model_path: str, policy: str, jobs: int = 4) -> LoneScheduler:
-    """Jobs of 160 tokens wait for their tools, there is room for 704, and another request runs."""
+def make_crowded(model_path: str, policy: str, *sizes: int) -> LoneScheduler:
+    """Jobs with prompts of so many tokens wait for their tools, there is room for 704, and another request runs."""
     lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 8}, segments={"enabled": False})
-    for number in range(jobs):
-        lone.add(f"{number}", tokens_of(number, 160), 4, calls=(SEARCH,), session_id=f"{number}")
+    for number, size in enumerate(sizes):
+        lone.add(f"{number}", tokens_of(number, size), 4, calls=(SEARCH,), session_id=f"{number}")
         run_until_idle(lone)
     lone.add("runs", tokens_of(9, 16), 100, session_id="runs")
     lone.step()
@@ -108,10 +116,9 @@ def make_crowded(model_path: str, policy: str, jobs: int = 4) -> LoneScheduler:
 
 @pytest.mark.parametrize(("policy", "waits"), [("agentcache", True), ("agentcache-interactive", False)])
 def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: bool) -> None:
-    lone = make_crowded(tiny_model_path, policy)
-    lone.scheduler.clock.now_s += 30.0
+    lone = make_crowded(tiny_model_path, policy, 224, 224, 224)
     lone.add("new", tokens_of(8, 100), 30, calls=(SEARCH,), session_id="new")
-    lone.scheduler.clock.now_s += 30.0
+    lone.scheduler.clock.now_s += OUT_OF_PATIENCE_S
     assert ("new" not in lone.step().scheduled) is waits
     lone.scheduler.check_integrity()
     lone.abort("runs")
@@ -122,16 +129,16 @@ def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: 
 
 def test_of_a_burst_as_many_begin_as_there_is_room_for(tiny_model_path: str) -> None:
     """Beside two jobs of ten blocks and one that has begun there is room for one of 44."""
-    lone = make_crowded(tiny_model_path, "agentcache", jobs=2)
+    lone = make_crowded(tiny_model_path, "agentcache", 160, 160)
     for number in range(4):
         lone.add(f"new {number}", tokens_of(20 + number, 20), 300, calls=(SEARCH,), session_id=f"new {number}")
-    lone.scheduler.clock.now_s += 30.0
+    lone.scheduler.clock.now_s += OUT_OF_PATIENCE_S
     assert sum(name.startswith("new") for name in lone.step().scheduled) == 1
     run_until_idle(lone)
 
 
 def test_an_abort_while_it_waits_leaves_nothing(tiny_model_path: str) -> None:
-    lone = make_crowded(tiny_model_path, "agentcache")
+    lone = make_crowded(tiny_model_path, "agentcache", 224, 224, 224)
     lone.add("new", tokens_of(8, 100), 30, calls=(SEARCH,), session_id="new")
     assert all("new" not in lone.step().scheduled for _ in range(5))
     lone.abort("new")
