@@ -219,14 +219,20 @@ class Demand:
 
     def exceeds_room(self) -> bool:
         """Tell whether jobs want more than the caches hold."""
-        wanted = len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)
-        return wanted > self._room
+        return self._find_wanted() > self._room
 
     def count_places(self) -> float:
-        """Count for how many jobs the caches have room beside those that have had turns; less than 0 if not for those.
+        """Count for how many jobs the caches have room beside those that have had turns; for none if these want more.
 
         Jobs take little at first, so each counts for as much as jobs took in the mean.
         """
-        if not self._looks:
+        jobs = len(self._blocks.jobs)
+        if not jobs or not self._looks:
             return math.inf
-        return self._room / (self._blocks_of_job * self._block_tokens) - self._jobs.count_active()
+        active = self._jobs.count_active()
+        if self._find_wanted() * active / jobs > self._room:
+            return 0.0
+        return self._room / (self._blocks_of_job * self._block_tokens) - active
+
+    def _find_wanted(self) -> float:
+        return len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)

@@ -50,6 +50,20 @@ def test_jobs_that_have_just_begun_count_for_what_they_will_take() -> None:
     assert demand.count_places() == pytest.approx(100 / 40 - 2), "they take four blocks, and are to take 40 each"
 
 
+@pytest.mark.parametrize("after_s", [1.0, LONG_TOOL_S + 1.0])
+def test_there_is_no_place_while_active_jobs_want_more_than_there_is(after_s: float) -> None:
+    """Jobs took few blocks; now one takes 20, and wants more than these by a turn. With its tool it may run long."""
+    clock = Clock()
+    runtime, demand = make_demand(20, clock)
+    do_turn(runtime, 1, blocks=3)
+    for _ in range(20):
+        demand.note_jobs()
+    do_turn(runtime, 1, blocks=20)
+    clock.now_s += after_s
+    assert demand.exceeds_room()
+    assert demand.count_places() == pytest.approx(0.0 if after_s < LONG_TOOL_S else 20 / 3)
+
+
 def test_a_job_whose_tool_runs_long_takes_no_place() -> None:
     """It may wait for another that waits for room."""
     clock = Clock()
