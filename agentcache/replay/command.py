@@ -153,12 +153,7 @@ class _Run:
     """One run: its jobs, under a policy at a time."""
 
     def __init__(
-        self,
-        settings: ReplaySettings,
-        backend: Backend,
-        loaded: LoadedRun,
-        writer: EventWriter,
-        console: Console,
+        self, settings: ReplaySettings, backend: Backend, loaded: LoadedRun, writer: EventWriter, console: Console
     ) -> None:
         # A server that runs already has its own.
         self.policies = settings.policies or backend.policies
