@@ -11,9 +11,9 @@ from table_cells import OURS, list_stock, show_change, show_percent, show_share,
 LANES = 16
 # Agents on small contexts, by their workloads.
 SMALL = ("bfcl-multi-turn", "tau-bench", "mini-swe-agent")
-# The commit of the runs with sub-agents; on one GPU by rate and tokens of cache.
-FAMILIES = "6ac2deb"
-FAMILY_LOADS = ((0.1, 500_000), (0.2, 500_000), (0.1, 250_000))
+# Runs with sub-agents: on one GPU by rate, tokens of cache and commit; over several by commit.
+FAMILY_LOADS = ((0.1, 500_000, "6ac2deb"), (0.2, 500_000, "592f9a7"), (0.1, 250_000, "592f9a7"))
+FAMILY_ENGINES = "6ac2deb"
 ENGINES_RATES = (0.8, 1.6)
 FAMILY_ROUTING = (
     ("vllm", "routing: least-loaded", "vllm, its balancer"),
@@ -41,10 +41,9 @@ def make_first(runs: Runs) -> Table:
 def make_families(runs: Runs) -> Table:
     """Make two rows a load: the sessions that have sub-agents, and those beside them that have none."""
     head = ["load", "sub-agents", "vllm (s)", OURS, "change", "P99 of first tokens", "hits of all"]
-    all_loads = select(runs["agents"], workload="families", commit=FAMILIES)
     rows = []
-    for rate, tokens in FAMILY_LOADS:
-        some = select(all_loads, rate=rate, cache_tokens=tokens)
+    for rate, tokens, commit in FAMILY_LOADS:
+        some = select(runs["agents"], workload="families", commit=commit, rate=rate, cache_tokens=tokens)
         hits = compare_policies(some, "hit_rate")
         share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
         for sessions, who in (("with", "parents"), ("without", "strangers")):
@@ -65,7 +64,7 @@ def make_family_engines(runs: Runs) -> Table:
         "their P99 of first tokens (s)",
         "hits of all",
     ]
-    all_loads = select(runs["replicas"], workload="families", commit=FAMILIES)
+    all_loads = select(runs["replicas"], workload="families", commit=FAMILY_ENGINES)
     rows = []
     for rate in ENGINES_RATES:
         for policy, routing, shown in FAMILY_ROUTING:
