@@ -60,8 +60,9 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
-        # By request, the jobs whose first turn runs; in this step those that may begin, and for how many is room.
+        # By request, the jobs whose first turn runs.
         self._begun: dict[str, int] = {}
+        # In this step these and those that may begin, and for how many there is room; None until somebody asks.
         self._begins: set[int] = set()
         self._places: float | None = None
         # The next may go from then on; in this step, this one.
@@ -72,7 +73,6 @@ class LoadControl:
         """Note that a step is scheduled next: jobs have come, grown and gone."""
         self._limits = self._share > 0 and self.demand.exceeds_room()
         self._next = None
-        self._begins.clear()
         self._places = None
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
@@ -93,13 +93,13 @@ class LoadControl:
         is_out_of_patience = now_s - state.turn.arrived_s >= self._longest_wait_s
         if self._share == 0 or state.entry.turns or is_out_of_patience or not may_call_tools(request):
             return False
-        job, begun = state.entry.number, self._begins.union(self._begun.values())
         if self._places is None:
             self._places = self.demand.count_places()
-        if job in begun or len(begun) + 1 <= self._places:
-            self._begins.add(job)
-            return False
-        return True
+            self._begins = set(self._begun.values())
+        if state.entry.number not in self._begins and len(self._begins) + 1 > self._places:
+            return True
+        self._begins.add(state.entry.number)
+        return False
 
     def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request has to wait for its turn."""
