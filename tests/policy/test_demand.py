@@ -51,7 +51,7 @@ def test_jobs_that_have_just_begun_count_for_what_they_will_take() -> None:
 
 
 @pytest.mark.parametrize("after_s", [1.0, LONG_TOOL_S + 1.0])
-def test_there_is_no_place_while_active_jobs_want_more_than_there_is(after_s: float) -> None:
+def test_active_jobs_that_want_more_leave_no_place(after_s: float) -> None:
     """Jobs took few blocks; now one takes 20, and wants more than these by a turn. With its tool it may run long."""
     clock = Clock()
     runtime, demand = make_demand(20, clock)

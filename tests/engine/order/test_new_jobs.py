@@ -78,7 +78,7 @@ def test_without_tools_no_job_begins(marks: Mapping[str, Any]) -> None:
     assert tracked.tracker.find_wait(second, available=100) == ("new job" if marks else None)
 
 
-def test_one_that_may_begin_and_does_not_leaves_its_room_at_the_next_step() -> None:
+def test_one_that_does_not_begin_leaves_its_room() -> None:
     """As where there are no blocks for it."""
     tracked = make_full()
     give_places(tracked, 1)
