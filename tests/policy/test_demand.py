@@ -80,6 +80,17 @@ def test_a_job_whose_tool_runs_long_takes_no_place() -> None:
     runtime.jobs.check_integrity()
 
 
+def test_a_job_without_a_full_block_counts_neither_way() -> None:
+    clock = Clock()
+    runtime, demand = make_demand(30, clock)
+    runtime.jobs.begin("short", "turn")
+    runtime.jobs.finish("short", "turn", [BASH])
+    clock.now_s += LONG_TOOL_S + 1.0
+    do_turn(runtime, 1, blocks=10)
+    demand.note_jobs()
+    assert demand.count_places() == pytest.approx(30 / 10 - 1)
+
+
 def test_the_mean_is_that_of_the_latest_turns() -> None:
     """As a list of all looks has it, while that is short; later the first ones count for little."""
     draw, looks = random.Random(0), []

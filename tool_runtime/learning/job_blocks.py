@@ -259,8 +259,8 @@ class TurnCounts:
 
     def count_active(self, from_s: float) -> int:
         """Count the jobs that have prompts, but for those that have been away since before then."""
-        long_away = takewhile(lambda since_s: since_s < from_s, self._away.values())
-        return len(self.blocks.jobs) - sum(1 for _ in long_away)
+        long_away = takewhile(lambda away: away[1] < from_s, self._away.items())
+        return len(self.blocks.jobs) - sum(job in self.blocks.jobs for job, _ in long_away)
 
     def quantile(self, share: float) -> int:
         """Return the turns behind the job before which `share` of the jobs stand, fewest turns first; 0 without jobs.

@@ -82,10 +82,7 @@ class JobQueue(RequestQueue):
     """
 
     def __init__(
-        self,
-        find_priority: Callable[[Request], QueuePriority],
-        patience_s: float,
-        clock: Callable[[], float],
+        self, find_priority: Callable[[Request], QueuePriority], patience_s: float, clock: Callable[[], float]
     ) -> None:
         self._find_priority = find_priority
         self._patience_s = patience_s

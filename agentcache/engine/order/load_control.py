@@ -42,7 +42,7 @@ class LoadControl:
         block_size: int,
         loses_whole: bool,
     ) -> None:
-        """With `share` 0 no turn waits, nor while jobs want no more than there is room for.
+        """With `share` 0 nothing waits, and turns wait only while jobs want more than there is room for.
 
         `find_hits` gives the blocks on the GPU that a request would reuse; `count_elsewhere` counts those that the CPU
         cache alone has. `find_seconds` gives the seconds that a prompt of so many tokens takes to compute of which so
@@ -86,12 +86,9 @@ class LoadControl:
         return hits
 
     def keeps_out(self, request: Request, state: RequestState, now_s: float) -> bool:
-        """Tell whether the request would begin a job for which there is no room yet.
-
-        Without tools none begins: what comes next comes from a human.
-        """
+        """Tell whether the request would begin a job for which there is no room yet."""
         is_out_of_patience = now_s - state.turn.arrived_s >= self._longest_wait_s
-        if self._share == 0 or state.entry.turns or is_out_of_patience or not may_call_tools(request):
+        if self._share == 0 or is_out_of_patience or not _is_of_new_job(request, state):
             return False
         if self._places is None:
             self._places = self.demand.count_places()
@@ -124,7 +121,7 @@ class LoadControl:
         So they do where it went without its turn, because nothing ran: it took others' room all the same.
         """
         self.demand.note_jobs()
-        if not state.entry.turns and may_call_tools(request):
+        if _is_of_new_job(request, state):
             self._begun[request.request_id] = state.entry.number
         if self._computes(request, state):
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
@@ -144,3 +141,8 @@ class LoadControl:
         if self._loses_whole:
             return max(ends, default=0)
         return (len(ends) + self._count_elsewhere(request)) * self._block_size
+
+
+def _is_of_new_job(request: Request, state: RequestState) -> bool:
+    """Tell whether the request is a job's first. Without tools none begins: what comes next comes from a human."""
+    return not state.entry.turns and may_call_tools(request)
