@@ -115,7 +115,7 @@ class Tuning(KnobGroup):
     )
     longest_wait_s: float | None = knob_field(
         None,
-        "seconds after which a turn, or a new job, goes that `order.recompute_share` has wait",
+        "seconds after which a turn goes that `order.recompute_share` has wait",
         "chosen: policy agentcache has 450, as the clients of OpenAI and Anthropic give up after 600",
         **NOT_NEGATIVE,
     )

@@ -9,7 +9,7 @@ WaitReason = Literal["batch full", "pins", "new job", "load", "fetch", "fill", "
 
 - `batch full`: nothing but a lack of seats, tokens of the step or free blocks, as in stock vLLM;
 - `pins`: it would take blocks that are pinned for jobs whose tools run;
-- `new job`: its job is new, or among those with the fewest turns, and leaves room for the others;
+- `new job`: its job is new, among those with the fewest turns or the latest, and leaves room for the others;
 - `load`: too little of its prompt is cached, while jobs want more KV than the caches hold;
 - `fetch`: its blocks are on their way from another cache;
 - `fill`: gaps in front of its cached blocks are being computed;

@@ -1,6 +1,6 @@
 """Prices blocks that are evicted: computing them again, or fetching those that the CPU cache keeps, if worth a copy.
 
-`Demand` tells whether jobs want more than both caches hold.
+`Demand` tells whether jobs want more than both caches hold, and for which there is room.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tool_runtime.learning.runtime import AHEAD_TURNS, AgentRuntime
 
@@ -193,13 +193,23 @@ class RequestCost:
         return prefill_s + output_tokens * self.step_s
 
 
+class Room(NamedTuple):
+    """There is room for jobs up to the one of this number, in the order of their arrival.
+
+    Each counts for `job_tokens`: what jobs took of late, in the mean, or now want, if that is more.
+    """
+
+    latest_job: float
+    job_tokens: float
+
+
 class Demand:
     """What the jobs under way want of the caches: each its latest prompt, and what one more turn adds to that."""
 
     def __init__(self, runtime: AgentRuntime, block_tokens: int, room: float) -> None:
         """`runtime` counts blocks of so many tokens; the caches together hold `room`."""
-        self._jobs = runtime.jobs
-        self._blocks = runtime.jobs.turn_counts.blocks
+        self._jobs = runtime.jobs.turn_counts
+        self._blocks = self._jobs.blocks
         self._growth = runtime.context_growth
         self._block_tokens = block_tokens
         self._room = room
@@ -221,18 +231,13 @@ class Demand:
         """Tell whether jobs want more than the caches hold."""
         return self._find_wanted() > self._room
 
-    def count_places(self) -> float:
-        """Count for how many jobs the caches have room beside those that have had turns; for none if these want more.
-
-        Jobs take little at first, so each counts for as much as jobs took in the mean.
-        """
+    def find_room(self) -> Room:
+        """Find for which jobs the caches have room. Jobs take little at first, so none counts for less than others."""
         jobs = len(self._blocks.jobs)
         if not jobs or not self._looks:
-            return math.inf
-        active = self._jobs.count_active()
-        if self._find_wanted() * active / jobs > self._room:
-            return 0.0
-        return self._room / (self._blocks_of_job * self._block_tokens) - active
+            return Room(math.inf, 0.0)
+        size = max(self._blocks_of_job * self._block_tokens, self._find_wanted() / jobs)
+        return Room(self._jobs.find_latest(int(self._room / size)), size)
 
     def _find_wanted(self) -> float:
         return len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)

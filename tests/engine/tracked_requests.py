@@ -29,7 +29,7 @@ from agentcache.engine.order.load_control import LoadControl
 from agentcache.engine.parts import Observers
 from agentcache.engine.rpc.job_views import view_session
 from agentcache.policy.lifespan import LifespanEstimator
-from agentcache.policy.price import RecomputeCost, RequestCost, TurnCost
+from agentcache.policy.price import RecomputeCost, RequestCost, Room, TurnCost
 from agentcache.policy.runtime_policy import LONGEST_S, RuntimePolicy
 from tool_runtime.agent.job import ToolCall
 from tool_runtime.learning.duration_store import DurationStore
@@ -69,8 +69,8 @@ def count_chains(tracker: JobTracker) -> int:
     return len(chains)
 
 
-def make_demand(is_short: Callable[[], bool], count_places: Callable[[], float] = lambda: math.inf) -> Any:
-    return SimpleNamespace(exceeds_room=is_short, count_places=count_places, note_jobs=lambda: None)
+def make_demand(is_short: Callable[[], bool], find_room: Callable[[], Room] = lambda: Room(math.inf, 0.0)) -> Any:
+    return SimpleNamespace(exceeds_room=is_short, find_room=find_room, note_jobs=lambda: None)
 
 
 @dataclass
@@ -91,8 +91,9 @@ class Tracked:
     running: int = 1_000_000
     # Whether jobs want more than the caches hold.
     short: bool = False
-    # For so many jobs there is room.
+    # For so many jobs there is room, of so many tokens each.
     places: int = 100
+    job_tokens: float = math.inf
     store: DurationStore | None = None
     shows_text: bool = False
     hash_block: int = BLOCK
@@ -105,7 +106,7 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        demand = make_demand(lambda: self.short, lambda: self.places)
+        demand = make_demand(lambda: self.short, self._find_room)
         turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
         factors = ReuseFactors(self.evictor, self.runtime, self.evictor.lifespan, reuse_probability=0.5)
         self.tracker = JobTracker(
@@ -152,6 +153,9 @@ class Tracked:
     def _find_hits(self, request: Request) -> list[KVCacheBlock]:
         self.looks.append(request)
         return self.hits
+
+    def _find_room(self) -> Room:
+        return Room(self.runtime.jobs.turn_counts.find_latest(self.places), self.job_tokens)
 
     def ask(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Container, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -210,9 +211,6 @@ class PromptBlocks:
 
 # Of a tool that runs for longer the client is more likely gone.
 MOST_AWAY_S = 300.0
-# One that runs for longer may be another job, and that may wait for room: sub-agents whose client does not name them.
-# Chosen of 10 and 30 s on families of seed 0 without their names.
-LONG_TOOL_S = 30.0
 
 
 class TurnCounts:
@@ -257,10 +255,13 @@ class TurnCounts:
         for job, _ in list(islice(long_away, most)):
             self.drop(job)
 
-    def count_active(self, from_s: float) -> int:
-        """Count the jobs that have prompts, but for those that have been away since before then."""
-        long_away = takewhile(lambda away: away[1] < from_s, self._away.items())
-        return len(self.blocks.jobs) - sum(job in self.blocks.jobs for job, _ in long_away)
+    def find_latest(self, count: int) -> int:
+        """Return the number of the latest of so many jobs, the oldest first; 0 for none.
+
+        A job whose prompts have no full block counts only while a request of it is in the engine.
+        """
+        jobs = (job for job in self._under_way if job not in self._away or job in self.blocks.jobs)
+        return max(nsmallest(count, jobs), default=0)
 
     def quantile(self, share: float) -> int:
         """Return the turns behind the job before which `share` of the jobs stand, fewest turns first; 0 without jobs.

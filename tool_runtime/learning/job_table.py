@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count, islice, takewhile
 
-from tool_runtime.learning.job_blocks import LONG_TOOL_S, MOST_AWAY_S, TurnCounts
+from tool_runtime.learning.job_blocks import MOST_AWAY_S, TurnCounts
 from tool_runtime.learning.job_entry import Departed, Departure, Gap, JobEntry, PendingTurn
 from tool_runtime.learning.tool_key import ELSEWHERE, HUMAN, ToolKey, turn_key
 
@@ -179,10 +179,6 @@ class JobTable:
         if not entry.running:
             self._drop(entry, Departure.ENDED)
         return True
-
-    def count_active(self) -> int:
-        """Count the jobs that have had turns and go on soon: no tool of theirs has run for `LONG_TOOL_S`."""
-        return self.turn_counts.count_active(self._clock.now_s() - LONG_TOOL_S)
 
     def drop_overdue(self, session: str) -> bool:
         """Drop the job if it has been idle for too long, however many others have. Tell whether it was."""

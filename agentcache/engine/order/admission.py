@@ -208,6 +208,5 @@ class AdmissionControl:
 
     def end(self, request: Request) -> None:
         """Note that the request waits no longer, or is over."""
-        self.load_control.end(request)
         if self._guarded is not None:
             self._guarded.drop_guard(request.request_id)

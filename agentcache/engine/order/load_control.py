@@ -1,4 +1,4 @@
-"""Spaces turns that compute their contexts, and keeps new jobs out, while jobs want more KV than the caches hold.
+"""Spaces turns that compute their contexts, and slows new jobs, while jobs want more KV than the caches hold.
 
 Each takes the room of other jobs, which then compute theirs again. Without a limit all do so, for ever (thrashing).
 """
@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from agentcache.engine.marks import may_call_tools
 from agentcache.engine.request_state import RequestState
 from agentcache.engine.vllm.types import KVCacheBlock, Request
-from agentcache.policy.price import Demand
+from agentcache.policy.price import Demand, Room
 
 # A turn that finds less of its prompt in the caches computes its context. Chosen of 0.5, 0.8 and 0.9 on seed 0.
 _KEPT_SHARE = 0.8
 # A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0
+# For as long a turn waits for room for its job. Chosen of 15, 20, 30 and 450 s on seeds 0 to 2: the longer, the sooner
+# jobs end, and the later the slowest first tokens come.
+LONGEST_ROOM_S = 20.0
 
 
 class LoadControl:
@@ -26,8 +29,9 @@ class LoadControl:
     waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
     and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
 
-    A job begins once there is room for it beside those under way (`Demand.count_places`), or has waited for as long:
-    what it takes they would compute again, and end later.
+    Turns of a job for which there is no room beside those that came before it (`Demand.find_room`) wait as well, each
+    for `LONGEST_ROOM_S` at most: what the job takes others would compute again, and end later. Not once its prompt is
+    as long as jobs are: it has taken its room, and would lose it while it waits.
     """
 
     def __init__(
@@ -60,11 +64,8 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
-        # By request, the jobs whose first turn runs.
-        self._begun: dict[str, int] = {}
-        # In this step these and those that may begin, and for how many there is room; None until somebody asks.
-        self._begins: set[int] = set()
-        self._places: float | None = None
+        # That of this step. None until somebody asks.
+        self._room: Room | None = None
         # The next may go from then on; in this step, this one.
         self._next_s = 0.0
         self._next: str | None = None
@@ -73,7 +74,7 @@ class LoadControl:
         """Note that a step is scheduled next: jobs have come, grown and gone."""
         self._limits = self._share > 0 and self.demand.exceeds_room()
         self._next = None
-        self._places = None
+        self._room = None
 
     def look(self, request: Request, state: RequestState, now_s: float) -> Sequence[KVCacheBlock]:
         """Look what the request would reuse in either cache. Return those blocks that are on the GPU."""
@@ -86,17 +87,12 @@ class LoadControl:
         return hits
 
     def keeps_out(self, request: Request, state: RequestState, now_s: float) -> bool:
-        """Tell whether the request would begin a job for which there is no room yet."""
-        is_out_of_patience = now_s - state.turn.arrived_s >= self._longest_wait_s
-        if self._share == 0 or is_out_of_patience or not _is_of_new_job(request, state):
+        """Tell whether there is no room yet for the request's job. A chat without tools takes none for long."""
+        if self._share == 0 or now_s - state.turn.arrived_s >= LONGEST_ROOM_S or not may_call_tools(request):
             return False
-        if self._places is None:
-            self._places = self.demand.count_places()
-            self._begins = set(self._begun.values())
-        if state.entry.number not in self._begins and len(self._begins) + 1 > self._places:
-            return True
-        self._begins.add(state.entry.number)
-        return False
+        if self._room is None:
+            self._room = self.demand.find_room()
+        return state.entry.number > self._room.latest_job and request.num_tokens < self._room.job_tokens
 
     def limits(self, request: Request, state: RequestState, now_s: float) -> bool:
         """Tell whether the request has to wait for its turn."""
@@ -121,16 +117,10 @@ class LoadControl:
         So they do where it went without its turn, because nothing ran: it took others' room all the same.
         """
         self.demand.note_jobs()
-        if _is_of_new_job(request, state):
-            self._begun[request.request_id] = state.entry.number
         if self._computes(request, state):
             seconds = self._find_seconds(request.num_tokens, state.kept_tokens)
             self._next_s = max(self._next_s, now_s + seconds / self._share)
             self._next = None
-
-    def end(self, request: Request) -> None:
-        """Note that the request is over."""
-        self._begun.pop(request.request_id, None)
 
     def _computes(self, request: Request, state: RequestState) -> bool:
         return self._limits and state.kept_tokens < _KEPT_SHARE * request.num_tokens
@@ -141,8 +131,3 @@ class LoadControl:
         if self._loses_whole:
             return max(ends, default=0)
         return (len(ends) + self._count_elsewhere(request)) * self._block_size
-
-
-def _is_of_new_job(request: Request, state: RequestState) -> bool:
-    """Tell whether the request is a job's first. Without tools none begins: what comes next comes from a human."""
-    return not state.entry.turns and may_call_tools(request)

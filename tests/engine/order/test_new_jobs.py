@@ -1,4 +1,4 @@
-"""A job begins once the caches have room for it beside those under way, or has waited for as long as may be."""
+"""Turns of jobs for which the caches have no room beside those that came before wait, each for a while."""
 
 from __future__ import annotations
 
@@ -9,98 +9,81 @@ import pytest
 from lone_scheduler import LoneScheduler
 from steered_scheduler import SEARCH, make_patient, run_until_idle, tokens_of
 from tracked_requests import ASKED, Tracked
-from vllm.v1.request import RequestStatus
 from waiting_requests import make_waiting
 
 from agentcache.engine.constants import ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
-from agentcache.policy.runtime_policy import LONGEST_S
+from agentcache.engine.order.load_control import LONGEST_ROOM_S
 
-# No longer than what a tool takes that runs long.
+# Shorter than what a tool takes that runs long, and than what a turn waits for room.
 OUT_OF_PATIENCE_S = 16.0
 
 
-def make_full() -> Tracked:
+def make_full(*jobs: str) -> Tracked:
+    """These jobs wait for their tools, and there is room for as many."""
     tracked = make_waiting(pinned=0)
-    give_places(tracked, 0)
+    for name in jobs:
+        tracked.turn(f"{name} first", ASKED, session=name, calls=(SEARCH,))
+    give_room(tracked, len(jobs))
     return tracked
 
 
-def give_places(tracked: Tracked, places: int) -> None:
-    """From the next step on there is room for so many jobs that have had no turn."""
-    tracked.places = places
+def give_room(tracked: Tracked, jobs: int) -> None:
+    """From the next step on there is room for so many jobs."""
+    tracked.places = jobs
     tracked.tracker.step()
 
 
 def test_a_new_job_waits_for_room() -> None:
-    tracked = make_full()
+    tracked = make_full("a")
     request = tracked.ask("new", ASKED, session="new")
-    tracked.clock.now_s += 60.0
+    tracked.clock.now_s += OUT_OF_PATIENCE_S
     assert tracked.tracker.find_wait(request, available=100) == "new job", "it is out of patience"
-    give_places(tracked, 1)
+    give_room(tracked, 2)
     assert not tracked.tracker.find_wait(request, available=100)
 
 
-def test_it_waits_no_longer_than_clients_do() -> None:
-    tracked = make_full()
-    request = tracked.ask("new", ASKED, session="new")
-    tracked.clock.now_s += LONGEST_S - 1.0
-    assert tracked.tracker.find_wait(request, available=100) == "new job"
-    tracked.clock.now_s += 1.0
-    assert not tracked.tracker.find_wait(request, available=100)
+def test_it_waits_for_a_while_at_each_turn() -> None:
+    tracked = make_full("a")
+    tracked.ask("runs", [*ASKED, 5], session="a")
+    history = ASKED
+    for turn in range(3):
+        request = tracked.ask(f"{turn}", history, session="new", calls=(SEARCH,))
+        tracked.clock.now_s += LONGEST_ROOM_S - 1.0
+        tracked.tracker.step()
+        assert tracked.tracker.find_wait(request, available=100) == "new job"
+        tracked.clock.now_s += 1.0
+        assert not tracked.tracker.find_wait(request, available=100)
+        tracked.admit(request)
+        history = [*tracked.reply(request)[1], turn]
 
 
-def test_those_that_have_begun_go_on() -> None:
-    tracked = make_full()
-    give_places(tracked, 1)
-    first, beside = (tracked.ask(name, ASKED, session="a") for name in ("first", "beside"))
-    assert not tracked.tracker.find_wait(first, available=100)
-    tracked.admit(first)
-    give_places(tracked, 0)
-    assert not tracked.tracker.find_wait(beside, available=100), "its job has begun"
-    _, history = tracked.reply(first)
-    again = tracked.ask("again", [*history, 5], session="a")
-    assert not tracked.tracker.find_wait(again, available=100)
+def test_the_oldest_jobs_go_on() -> None:
+    tracked = make_full("a", "b", "c")
+    give_room(tracked, 2)
+    waits = {name: tracked.ask(name, [*ASKED, 5], session=name) for name in ("c", "b", "a")}
+    found = {name: tracked.tracker.find_wait(request, available=100) for name, request in waits.items()}
+    assert found == {"a": None, "b": None, "c": "new job"}
+    give_room(tracked, 3)
+    assert not tracked.tracker.find_wait(waits["c"], available=100)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_one_that_has_taken_its_room_goes_on(more: int) -> None:
+    """It would lose its context while it waits."""
+    tracked = make_full("a", "b")
+    tracked.places = 1
+    tracked.job_tokens = len(ASKED) + 1 + more
+    tracked.tracker.step()
+    request = tracked.ask("again", [*ASKED, 5], session="b")
+    assert tracked.tracker.find_wait(request, available=100) == ("new job" if more else None)
 
 
 @pytest.mark.parametrize("marks", [{}, {TOOLS_DECLARED_ARGUMENT: ["search"]}])
-def test_without_tools_no_job_begins(marks: Mapping[str, Any]) -> None:
-    """What the API server tells: a chat without tools neither waits for room nor takes it."""
+def test_a_chat_without_tools_does_not_wait(marks: Mapping[str, Any]) -> None:
+    """What the API server tells."""
     tracked = make_full()
-    give_places(tracked, 1)
     chat = tracked.ask("chat", ASKED, session="chat", marks={ROLES_ARGUMENT: "u", **marks})
-    assert not tracked.tracker.find_wait(chat, available=100)
-    tracked.admit(chat)
-    tracked.tracker.step()
-    agent = tracked.ask("agent", ASKED, session="agent")
-    assert tracked.tracker.find_wait(agent, available=100) == ("new job" if marks else None)
-    give_places(tracked, 0)
-    second = tracked.ask("second", ASKED, session="second", marks={ROLES_ARGUMENT: "u", **marks})
-    assert tracked.tracker.find_wait(second, available=100) == ("new job" if marks else None)
-
-
-def test_one_that_does_not_begin_leaves_its_room() -> None:
-    """As where there are no blocks for it."""
-    tracked = make_full()
-    give_places(tracked, 1)
-    first, second = (tracked.ask(name, ASKED, session=name) for name in ("first", "second"))
-    for goes, waits in ((first, second), (second, first)):
-        tracked.tracker.step()
-        for _ in range(2):
-            assert not tracked.tracker.find_wait(goes, available=100)
-            assert tracked.tracker.find_wait(waits, available=100) == "new job"
-
-
-@pytest.mark.parametrize("is_aborted", [False, True])
-def test_a_job_begins_anew_when_its_first_turn_came_to_nothing(is_aborted: bool) -> None:
-    tracked = make_full()
-    give_places(tracked, 1)
-    first = tracked.ask("first", ASKED, session="a")
-    tracked.admit(first)
-    if is_aborted:
-        tracked.reply(first, status=RequestStatus.FINISHED_ABORTED)
-    give_places(tracked, 0)
-    second = tracked.ask("second", ASKED, session="a")
-    assert tracked.tracker.find_wait(second, available=100) == ("new job" if is_aborted else None)
+    assert tracked.tracker.find_wait(chat, available=100) == ("new job" if marks else None)
 
 
 def make_crowded(model_path: str, policy: str, *sizes: int) -> LoneScheduler:
@@ -115,7 +98,7 @@ def make_crowded(model_path: str, policy: str, *sizes: int) -> LoneScheduler:
 
 
 @pytest.mark.parametrize(("policy", "waits"), [("agentcache", True), ("agentcache-interactive", False)])
-def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: bool) -> None:
+def test_an_engine_has_new_jobs_wait(tiny_model_path: str, policy: str, waits: bool) -> None:
     lone = make_crowded(tiny_model_path, policy, 224, 224, 224)
     lone.add("new", tokens_of(8, 100), 30, calls=(SEARCH,), session_id="new")
     lone.scheduler.clock.now_s += OUT_OF_PATIENCE_S
@@ -128,8 +111,8 @@ def test_an_engine_keeps_new_jobs_out(tiny_model_path: str, policy: str, waits: 
 
 
 def test_of_a_burst_as_many_begin_as_there_is_room_for(tiny_model_path: str) -> None:
-    """Beside two jobs of ten blocks and one that has begun there is room for one of 44."""
-    lone = make_crowded(tiny_model_path, "agentcache", 160, 160)
+    """Jobs of nine blocks want eleven each by their next turn, so 44 have room for one beside these and what runs."""
+    lone = make_crowded(tiny_model_path, "agentcache", 144, 144)
     for number in range(4):
         lone.add(f"new {number}", tokens_of(20 + number, 20), 300, calls=(SEARCH,), session_id=f"new {number}")
     lone.scheduler.clock.now_s += OUT_OF_PATIENCE_S
