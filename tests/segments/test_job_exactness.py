@@ -21,7 +21,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "by priority": {"scheduling_policy": "priority", "max_num_batched_tokens": 6 * BLOCK},
     # Between two turns of a job lie some hundred looks at the clock.
     "agentcache": {"policy": "agentcache", "look_s": 0.01},
-    "agentcache, small steps": {"policy": "agentcache", "look_s": 0.05, "max_num_batched_tokens": 3 * BLOCK},
+    "agentcache, small steps": {"policy": "agentcache", "look_s": 0.2, "max_num_batched_tokens": 3 * BLOCK},
 }
 if IS_THOROUGH:
     ENGINES |= {
