@@ -234,7 +234,7 @@ class Demand:
     def find_room(self) -> Room:
         """Find for which jobs the caches have room. Jobs take little at first, so none counts for less than others."""
         jobs = len(self._blocks.jobs)
-        if not jobs or not self._looks:
+        if not jobs:
             return Room(math.inf, 0.0)
         size = max(self._blocks_of_job * self._block_tokens, self._find_wanted() / jobs)
         return Room(self._jobs.find_latest(int(self._room / size)), size)
