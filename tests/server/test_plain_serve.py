@@ -140,7 +140,7 @@ def test_vllms_own_policy_records(url: str, agent: Agent, folder: Path) -> None:
     agent.tell(call, "Rain.")
     agent.ask(ANSWER)
     # The recording is complete when its scheduler is gone.
-    httpx.post(f"{url}{SWITCH}", json=NEXT).raise_for_status()
+    httpx.post(f"{url}{SWITCH}", json=NEXT, timeout=60.0).raise_for_status()
     recording = read_recording(folder / RECORDING)
     assert (recording.header.policy, recording.broken) == ("vllm", ())
     first, second = recording.requests
@@ -153,7 +153,7 @@ def test_vllms_own_policy_records(url: str, agent: Agent, folder: Path) -> None:
 
 
 def test_a_tool_that_a_reply_calls_is_pinned_and_learnt(url: str, agent: Agent) -> None:
-    httpx.post(f"{url}{SWITCH}", json=NEXT).raise_for_status()
+    httpx.post(f"{url}{SWITCH}", json=NEXT, timeout=60.0).raise_for_status()
     (call,) = agent.ask(CALLS).tool_calls
     assert call.function.name == "weather"
     away = read_runtime(url)["pins"]
