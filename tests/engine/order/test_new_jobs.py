@@ -14,7 +14,7 @@ from waiting_requests import make_waiting
 from agentcache.engine.constants import ROLES_ARGUMENT, TOOLS_DECLARED_ARGUMENT
 from agentcache.engine.order.load_control import LONGEST_ROOM_S
 
-# Shorter than what a tool takes that runs long, and than what a turn waits for room.
+# Longer than the patience of a turn, shorter than it waits for room.
 OUT_OF_PATIENCE_S = 16.0
 
 
