@@ -74,8 +74,8 @@ class OrderConfig(KnobGroup):
     recompute_share: float | None = knob_field(
         None,
         "while jobs want more than the caches hold, the share of the engine's time that turns may take which find less "
-        "than 0.8 of their prompts cached; less of it is more throughput and longer waits; 0: "
-        "no turn waits for it; null: the policy's",
+        "than 0.8 of their prompts cached, larger where the caches hold few jobs; less of it is more throughput and "
+        "longer waits; 0: no turn waits for it; null: the policy's",
         "chosen: policy agentcache has 0.25, of 0.15, 0.25 and 0.4 on seeds 0 and 1 "
         '(docs/results/what-did-not-work.md, "More agents than fit")',
         **SHARE,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -211,6 +211,7 @@ class Demand:
         self._jobs = runtime.jobs.turn_counts
         self._blocks = self._jobs.blocks
         self._growth = runtime.context_growth
+        self._rounds = runtime.rounds
         self._block_tokens = block_tokens
         self._room = room
         # What the prompts of a job take, in the mean of the latest looks.
@@ -223,21 +224,24 @@ class Demand:
             self._looks = min(self._looks + 1, _LOOKS)
             self._blocks_of_job += (len(self._blocks) / jobs - self._blocks_of_job) / self._looks
 
-    def find_growth(self) -> float:
-        """Return the tokens that a job is still to add to a prompt, as a multiple of the prompt's."""
-        return self._growth.ratio
-
     def exceeds_room(self) -> bool:
         """Tell whether jobs want more than the caches hold."""
         return self._find_wanted() > self._room
 
     def find_room(self) -> Room:
         """Find for which jobs the caches have room. Jobs take little at first, so none counts for less than others."""
+        size = self._find_size()
+        return Room(self._jobs.find_latest(int(self._room / size)), size) if size else Room(math.inf, 0.0)
+
+    def find_refills(self, find_seconds: Callable[[int, int], float]) -> float:
+        """Find how often all that the caches hold could be computed in a round (`Rounds`), by `find_seconds`."""
+        size = math.ceil(self._find_size())
+        return self._rounds.mean_s * size / (self._room * find_seconds(size, 0)) if size else 0.0
+
+    def _find_size(self) -> float:
+        """Find the tokens that a job counts for; 0 without jobs."""
         jobs = len(self._blocks.jobs)
-        if not jobs:
-            return Room(math.inf, 0.0)
-        size = max(self._blocks_of_job * self._block_tokens, self._find_wanted() / jobs)
-        return Room(self._jobs.find_latest(int(self._room / size)), size)
+        return max(self._blocks_of_job * self._block_tokens, self._find_wanted() / jobs) if jobs else 0.0
 
     def _find_wanted(self) -> float:
         return len(self._blocks) * self._block_tokens * (1 + self._growth.ratio / AHEAD_TURNS)

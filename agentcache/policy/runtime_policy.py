@@ -46,8 +46,9 @@ class Order:
     `juniors` that has the fewest turns behind it, but none that has come far (`FAR_TURNS`).
 
     Where jobs want more than the caches hold, turns that compute their contexts go one at a time while others run, so
-    that they take at most `recompute_share` of the engine's time, whatever their patience; one that has waited for
-    `longest_wait_s` goes all the same. Turns of the latest jobs wait a while for room (`LoadControl`).
+    that they take at most `recompute_share` of the engine's time, more where the caches hold few jobs, whatever their
+    patience; one that has waited for `longest_wait_s` goes all the same. Turns of the latest jobs wait a while for room
+    (`LoadControl`).
     """
 
     seniority_s: float = math.inf

@@ -69,8 +69,14 @@ def count_chains(tracker: JobTracker) -> int:
     return len(chains)
 
 
-def make_demand(is_short: Callable[[], bool], find_room: Callable[[], Room] = lambda: Room(math.inf, 0.0)) -> Any:
-    return SimpleNamespace(exceeds_room=is_short, find_room=find_room, note_jobs=lambda: None)
+def make_demand(
+    is_short: Callable[[], bool],
+    find_room: Callable[[], Room] = lambda: Room(math.inf, 0.0),
+    find_refills: Callable[[Callable[[int, int], float]], float] = lambda _: 0.0,
+) -> Any:
+    return SimpleNamespace(
+        exceeds_room=is_short, find_room=find_room, find_refills=find_refills, note_jobs=lambda: None
+    )
 
 
 @dataclass
@@ -94,6 +100,8 @@ class Tracked:
     # For so many jobs there is room, of so many tokens each.
     places: int = 100
     job_tokens: float = math.inf
+    # How often all that the caches hold could be computed while a job's turn and tools last.
+    refills: float = 0.0
     store: DurationStore | None = None
     shows_text: bool = False
     hash_block: int = BLOCK
@@ -106,7 +114,7 @@ class Tracked:
         self.runtime = AgentRuntime(
             clock=self.clock, estimator=self.estimator, max_jobs=self.max_jobs, max_idle_s=3600.0
         )
-        demand = make_demand(lambda: self.short, self._find_room)
+        demand = make_demand(lambda: self.short, self._find_room, lambda _: self.refills)
         turn_cost = TurnCost(COST, BLOCK, self.num_blocks)
         factors = ReuseFactors(self.evictor, self.runtime, self.evictor.lifespan, reuse_probability=0.5)
         self.tracker = JobTracker(

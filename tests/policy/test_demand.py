@@ -108,3 +108,17 @@ def test_the_mean_is_that_of_the_latest_turns() -> None:
         do_turn(runtime, job, blocks=2)
     numbers = sorted(entry.number for entry in runtime.jobs.jobs)
     assert demand.find_room().latest_job == numbers[int(50 * len(looks) / sum(looks)) - 1]
+
+
+def test_the_caches_could_be_filled_so_often_in_a_round() -> None:
+    """Jobs of ten blocks, and as many more to come, take 0.02 s a token to compute; there is room for a hundred."""
+    runtime, demand = make_demand(100)
+    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == 0.0
+    for job in range(3):
+        do_turn(runtime, job, blocks=10)
+    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == 0.0, "no turn has told how long it takes"
+    for _ in range(5):
+        runtime.rounds.note_turn(15.0)
+        runtime.rounds.note_tools(49.0)
+    filled_s = 100 * BLOCK * 0.02
+    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == pytest.approx(64.0 / filled_s)

@@ -1,7 +1,7 @@
 """Learns from agents' requests as they come and go, and decides how long to keep what a turn left.
 
-Plain values in, decisions out; the engine carries them out. Besides gaps it learns how busy the engine is, and how fast
-contexts grow.
+Plain values in, decisions out; the engine carries them out. Besides gaps it learns how busy the engine is, how fast
+contexts grow, and how long a turn and the tools behind it take.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tool_runtime.learning.durations import Durations, Ended
+from tool_runtime.learning.job_blocks import MOST_AWAY_S
 from tool_runtime.learning.job_entry import Departed, Gap, PendingTurn
 from tool_runtime.learning.job_table import MAX_EXPIRED, JobTable, Parent
-from tool_runtime.learning.tool_key import ToolKey
+from tool_runtime.learning.tool_key import HUMAN, ToolKey
 from tool_runtime.learning.ttl import RELEASE, GapHistory, Hold, Situation, TtlEstimator
 
 # Assumed; not tuned. AsymCache (Applications, Agentic Workload) has such a factor and gives no number.
@@ -76,6 +77,31 @@ class ContextGrowth:
         known = len(self._turns)
         seen = self._added / self._prompts if known else 0.0
         return AHEAD_TURNS * (known * seen + _PRIOR_TURNS * _PRIOR) / (known + _PRIOR_TURNS)
+
+
+# The latest turns over which a round's mean is, about.
+_ROUNDS = 256
+
+
+class Rounds:
+    """Learns how long a job's round lasts: a turn, once it runs, and the tools behind it."""
+
+    def __init__(self) -> None:
+        self._seconds = self._turns = 0.0
+
+    def note_turn(self, seconds: float) -> None:
+        """Note a turn that has ended so many seconds after it began to run."""
+        self._seconds += seconds - self._seconds / _ROUNDS
+        self._turns += 1 - self._turns / _ROUNDS
+
+    def note_tools(self, seconds: float) -> None:
+        """Note that a job came back so many seconds after its turn. After `MOST_AWAY_S` it was not under way."""
+        self._seconds += min(seconds, MOST_AWAY_S)
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of the latest rounds; 0 before the first turn has ended."""
+        return self._seconds / self._turns if self._turns else 0.0
 
 
 # Means are over the latest admissions, and rates over about the last minute. Both are assumed, none is tuned;
@@ -158,6 +184,7 @@ class AgentRuntime:
         self.durations = Durations() if durations is None else durations
         self.load = Load(clock)
         self.context_growth = ContextGrowth()
+        self.rounds = Rounds()
         self._clock = clock
         self._estimator = estimator
         self._job_turns: deque[int] = deque(maxlen=_JOB_WINDOW)
@@ -170,6 +197,8 @@ class AgentRuntime:
         gap = self.jobs.begin(session, request, parent, client_session=client_session)
         if gap is not None and gap.certain:
             self.durations.observe(gap.turn.key, gap.seconds, Ended.RETURNED, self._clock())
+            if gap.turn.key != HUMAN:
+                self.rounds.note_tools(gap.seconds)
         return gap
 
     def finished(

@@ -266,6 +266,7 @@ class JobTracker(Part):
             return UNKNOWN, None
         if agent is None and is_answer(request, calls):
             self._answered.add(request.request_id)
+        self.runtime.rounds.note_turn(self.clock() - (state.turn.scheduled_s or state.turn.arrived_s))
         tokens = request.num_prompt_tokens
         prompt = request.block_hashes[: tokens // self.hash_block_size]
         pending = self.runtime.finished(job, state.request, calls, prompt_tokens=tokens, prompt=prompt)

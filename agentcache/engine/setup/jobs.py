@@ -146,7 +146,7 @@ class JobsBuild:
             find_work=RequestCost(computing, self.inputs.step_s).find,
             count_running=self.scheduler.count_running,
             find_turns=runtime.jobs.turn_counts.quantile,
-            find_growth=demand.find_growth,
+            find_growth=lambda: runtime.context_growth.ratio,
             load_control=LoadControl(
                 order.recompute_share,
                 order.longest_wait_s,

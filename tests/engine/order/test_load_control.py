@@ -167,6 +167,31 @@ def test_it_waits_until_the_one_before_has_paid() -> None:
     assert not tracked.tracker.find_wait(request, available=100)
 
 
+@pytest.mark.parametrize(("refills", "longer"), [(0.0, 1.0), (1.0, 1.0), (1.5, 1.5)])
+def test_the_share_grows_with_how_often_the_caches_could_be_filled(refills: float, longer: float) -> None:
+    tracked = make_controlled()
+    first, second = come_back(tracked, "a"), come_back(tracked, "b")
+    tracked.refills = refills
+    tracked.clock.now_s = PAID_S
+    tracked.tracker.step()
+    assert not tracked.tracker.find_wait(first, available=100)
+    tracked.admit(first)
+    for before_s, waits in ((0.1, True), (0.0, False)):
+        tracked.clock.now_s = PAID_S + first.num_tokens / (SHARE * longer) - before_s
+        tracked.tracker.step()
+        assert (tracked.tracker.find_wait(second, available=100) == "load") is waits
+
+
+def test_a_share_of_all_holds_none() -> None:
+    tracked = make_controlled(pinned=0)
+    first, second = come_back(tracked, "a"), come_back(tracked, "b")
+    tracked.refills = 1 / SHARE
+    tracked.tracker.step()
+    for request in (first, second):
+        assert not tracked.tracker.find_wait(request, available=100)
+        tracked.admit(request)
+
+
 def test_turns_go_one_at_a_time() -> None:
     tracked, first, second = make_due()
     assert tracked.tracker.find_wait(second, available=100), "in this step it is the other's turn"

@@ -57,6 +57,16 @@ def test_it_waits_for_a_while_at_each_turn() -> None:
         history = [*tracked.reply(request)[1], turn]
 
 
+@pytest.mark.parametrize(("refills", "waits"), [(1.3, True), (1.5, False)])
+def test_it_does_not_wait_where_the_caches_fill_before_jobs_are_back(refills: float, waits: bool) -> None:
+    """Room kept for them would serve nobody for longer than their contexts take to compute."""
+    tracked = make_full("a")
+    tracked.refills = refills
+    tracked.tracker.step()
+    request = tracked.ask("new", ASKED, session="new")
+    assert tracked.tracker.find_wait(request, available=100) == ("new job" if waits else None)
+
+
 def test_the_oldest_jobs_go_on() -> None:
     tracked = make_full("a", "b", "c")
     give_room(tracked, 2)
@@ -87,11 +97,15 @@ def test_a_chat_without_tools_does_not_wait(marks: Mapping[str, Any]) -> None:
 
 
 def make_crowded(model_path: str, policy: str, *sizes: int) -> LoneScheduler:
-    """Jobs with prompts of so many tokens wait for their tools, there is room for 704, and another request runs."""
+    """Jobs with prompts of so many tokens wait for their tools, there is room for 704, and another request runs.
+
+    Their turns take no time: the tiny model computes 704 tokens sooner than any tool ends, and then nothing waits.
+    """
     lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 8}, segments={"enabled": False})
     for number, size in enumerate(sizes):
         lone.add(f"{number}", tokens_of(number, size), 4, calls=(SEARCH,), session_id=f"{number}")
-        run_until_idle(lone)
+        while not lone.idle:
+            lone.step()
     lone.add("runs", tokens_of(9, 16), 100, session_id="runs")
     lone.step()
     return lone
