@@ -239,7 +239,6 @@ class Demand:
         return self._rounds.mean_s * size / (self._room * find_seconds(size, 0)) if size else 0.0
 
     def _find_size(self) -> float:
-        """Find the tokens that a job counts for; 0 without jobs."""
         jobs = len(self._blocks.jobs)
         return max(self._blocks_of_job * self._block_tokens, self._find_wanted() / jobs) if jobs else 0.0
 
