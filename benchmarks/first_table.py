@@ -12,7 +12,12 @@ LANES = 16
 # Agents on small contexts, by their workloads.
 SMALL = ("bfcl-multi-turn", "tau-bench", "mini-swe-agent")
 # Runs with sub-agents: on one GPU by rate, tokens of cache and commit; over several by commit.
-FAMILIES, FAMILY_LOADS = "e110f05", ((0.1, 500_000), (0.2, 500_000), (0.1, 250_000))
+FAMILY_LOADS = (
+    (0.1, 500_000, "e110f05"),
+    (0.2, 500_000, "e110f05"),
+    (0.1, 250_000, "c18d225"),
+    (0.6, 80_000, "c18d225"),
+)
 FAMILY_ENGINES = "6ac2deb"
 ENGINES_RATES = (0.8, 1.6)
 FAMILY_ROUTING = (
@@ -42,8 +47,8 @@ def make_families(runs: Runs) -> Table:
     """Make two rows a load: the sessions that have sub-agents, and those beside them that have none."""
     head = ["load", "sub-agents", "vllm (s)", OURS, "change", "P99 of first tokens", "hits of all"]
     rows = []
-    for rate, tokens in FAMILY_LOADS:
-        some = select(runs["agents"], workload="families", commit=FAMILIES, rate=rate, cache_tokens=tokens)
+    for rate, tokens, commit in FAMILY_LOADS:
+        some = select(runs["agents"], workload="families", commit=commit, rate=rate, cache_tokens=tokens)
         hits = compare_policies(some, "hit_rate")
         share = f"{show_share(hits.theirs)} → {show_share(hits.ours)}"
         for sessions, who in (("with", "parents"), ("without", "strangers")):
