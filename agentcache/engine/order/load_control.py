@@ -32,7 +32,7 @@ class LoadControl:
     waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
     and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
     Where all that the caches hold could be computed more than once in a round (`Demand.find_refills`), the share is as
-    many times larger: while tools run, room kept for their jobs serves nobody.
+    many times larger: room kept while tools run is idle.
 
     Turns of a job for which there is no room beside those that came before it (`Demand.find_room`) wait as well, each
     for `LONGEST_ROOM_S` at most: what the job takes others would compute again, and end later. Not once its prompt is
