@@ -83,6 +83,13 @@ class Tuning(KnobGroup):
         "(git show 237f9e8:docs/results/front-before-juniors.md)",
         **NOT_NEGATIVE,
     )
+    least_wait_s: float | None = knob_field(
+        None,
+        "seconds that a wait for pins must be worth to be begun; policy agentcache has 0 with a CPU cache",
+        "chosen: policy agentcache has 1, against 0 on mini-swe-agent seeds 0 to 3 "
+        '(docs/results/what-did-not-work.md, "The order of jobs")',
+        **NOT_NEGATIVE,
+    )
     reserve: float | None = knob_field(
         None,
         "share of the cache, and at most as much as is pinned and `running` adds, that juniors leave free for other "

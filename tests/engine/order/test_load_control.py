@@ -168,7 +168,7 @@ def test_it_waits_until_the_one_before_has_paid() -> None:
 
 
 @pytest.mark.parametrize(("refills", "longer"), [(0.0, 1.0), (1.0, 1.0), (1.5, 1.5)])
-def test_the_share_grows_with_how_often_the_caches_could_be_filled(refills: float, longer: float) -> None:
+def test_the_share_grows_where_the_caches_hold_few_jobs(refills: float, longer: float) -> None:
     tracked = make_controlled()
     first, second = come_back(tracked, "a"), come_back(tracked, "b")
     tracked.refills = refills

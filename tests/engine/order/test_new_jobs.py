@@ -58,7 +58,7 @@ def test_it_waits_for_a_while_at_each_turn() -> None:
 
 
 @pytest.mark.parametrize(("refills", "waits"), [(1.3, True), (1.5, False)])
-def test_it_does_not_wait_where_the_caches_fill_before_jobs_are_back(refills: float, waits: bool) -> None:
+def test_it_does_not_wait_where_the_caches_hold_few_jobs(refills: float, waits: bool) -> None:
     """Room kept for them would serve nobody for longer than their contexts take to compute."""
     tracked = make_full("a")
     tracked.refills = refills
