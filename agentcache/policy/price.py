@@ -234,7 +234,7 @@ class Demand:
         return Room(self._jobs.find_latest(int(self._room / size)), size) if size else Room(math.inf, 0.0)
 
     def find_refills(self, find_seconds: Callable[[int, int], float]) -> float:
-        """Find how often all that the caches hold could be computed in a round (`Rounds`), by `find_seconds`."""
+        """Find how often all that the caches hold can be computed in a round (`Rounds`), by `find_seconds`."""
         size = math.ceil(self._find_size())
         return self._rounds.mean_s * size / (self._room * find_seconds(size, 0)) if size else 0.0
 

@@ -15,9 +15,10 @@ from agentcache.engine.vllm.base import init_logger
 from agentcache.errors import ServerError, in_one_line
 from agentcache.front_end.placer import Placer
 from agentcache.policy.replicas.job_homes import JobHome
+from agentcache.server import snapshot_reader
 from agentcache.server.change_text import Decode, write_all, write_latest
 from agentcache.server.session_router import SessionRouter
-from agentcache.server.snapshot_reader import ANSWER_WAIT_S, MIN_INTERVAL_S, Reading
+from agentcache.server.snapshot_reader import ANSWER_WAIT_S, Reading
 from agentcache.tenants import Tenants as Shares
 
 logger = init_logger("vllm.agentcache")
@@ -84,7 +85,7 @@ class JobReader:
         The answer is shared for a quarter of a second by all who ask; not to be changed.
         """
         if self._latest is None or (self._latest.done() and self._clock() >= self._next_ask_s):
-            self._next_ask_s = self._clock() + MIN_INTERVAL_S
+            self._next_ask_s = self._clock() + snapshot_reader.MIN_INTERVAL_S
             self._latest = asyncio.create_task(self._ask_latest(reading))
         # One who leaves does not take the answer with him.
         jobs = await asyncio.shield(self._latest)

@@ -100,7 +100,7 @@ class Tracked:
     # For so many jobs there is room, of so many tokens each.
     places: int = 100
     job_tokens: float = math.inf
-    # How often all that the caches hold could be computed while a job's turn and tools last.
+    # How often all that the caches hold can be computed in a round.
     refills: float = 0.0
     store: DurationStore | None = None
     shows_text: bool = False

@@ -111,14 +111,18 @@ def test_the_mean_is_that_of_the_latest_turns() -> None:
 
 
 def test_the_caches_could_be_filled_so_often_in_a_round() -> None:
-    """Jobs of ten blocks, and as many more to come, take 0.02 s a token to compute; there is room for a hundred."""
+    """A token takes 0.02 s to compute, whatever jobs take, and there is room for a hundred blocks."""
     runtime, demand = make_demand(100)
-    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == 0.0
+
+    def find_seconds(tokens: int, kept_tokens: int) -> float:
+        return 0.02 * (tokens - kept_tokens)
+
+    assert demand.find_refills(find_seconds) == 0.0, "there are no jobs"
     for job in range(3):
         do_turn(runtime, job, blocks=10)
-    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == 0.0, "no turn has told how long it takes"
+    assert demand.find_refills(find_seconds) == 0.0, "no turn has told how long it takes"
     for _ in range(5):
         runtime.rounds.note_turn(15.0)
         runtime.rounds.note_tools(49.0)
-    filled_s = 100 * BLOCK * 0.02
-    assert demand.find_refills(lambda tokens, _: 0.02 * tokens) == pytest.approx(64.0 / filled_s)
+    refill_s = 100 * BLOCK * 0.02
+    assert demand.find_refills(find_seconds) == pytest.approx(64.0 / refill_s)

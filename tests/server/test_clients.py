@@ -19,7 +19,7 @@ from agentcache.cli import main
 from agentcache.engine.constants import REPLY_ARGUMENT
 from agentcache.jobs.recorded_job import ReplyEncoder
 from agentcache.jobs.tokenizer import LocalTokenizer
-from agentcache.server import job_reader, snapshot_reader
+from agentcache.server import snapshot_reader
 from tool_runtime.agent.job import Turn
 
 pytestmark = pytest.mark.engine
@@ -52,8 +52,7 @@ class Server:
 def server(shared_server: SharedServer, tiny_model_path: str) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         # Every read is a fresh one.
-        for reader in (job_reader, snapshot_reader):
-            patch.setattr(reader, "MIN_INTERVAL_S", 0.0)
+        patch.setattr(snapshot_reader, "MIN_INTERVAL_S", 0.0)
         shared_server.use("agentcache")
         yield Server(shared_server, ReplyEncoder(LocalTokenizer(tiny_model_path)))
 

@@ -79,7 +79,7 @@ class ContextGrowth:
         return AHEAD_TURNS * (known * seen + _PRIOR_TURNS * _PRIOR) / (known + _PRIOR_TURNS)
 
 
-# The latest turns over which a round's mean is, about.
+# About so many of the latest turns count.
 _ROUNDS = 256
 
 
@@ -95,7 +95,7 @@ class Rounds:
         self._turns += 1 - self._turns / _ROUNDS
 
     def note_tools(self, seconds: float) -> None:
-        """Note that a job came back so many seconds after its turn. After `MOST_AWAY_S` it was not under way."""
+        """Note that a job came back so many seconds after its turn. It was under way for `MOST_AWAY_S` at most."""
         self._seconds += min(seconds, MOST_AWAY_S)
 
     @property

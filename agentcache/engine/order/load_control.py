@@ -16,8 +16,8 @@ from agentcache.policy.price import Demand, Room
 _KEPT_SHARE = 0.8
 # A turn is looked at again after so many seconds, and then whenever it has waited twice as long.
 _LOOK_S = 1.0
-# Where the caches could be filled so often in a round, jobs that compute their contexts get on sooner than those that
-# wait for room. Chosen of 1 and 1.4 on seeds 0 to 3.
+# From so many refills a round on, jobs that compute their contexts end sooner than jobs that wait for room. Chosen of 1
+# and 1.4 on seeds 0 to 3.
 _MOST_REFILLS = 1.4
 # For as long a turn waits for room for its job. Chosen of 15, 20, 30 and 450 s on seeds 0 to 2: the longer, the sooner
 # jobs end, and the later the slowest first tokens come.
@@ -31,12 +31,12 @@ class LoadControl:
     to compute, divided by `share`: so computing contexts again takes at most that share of the engine's time. A turn
     waits for at most what the contexts ahead of it take to compute, divided by `share`, for `longest_wait_s` at most,
     and no longer than anything runs. Free blocks make no difference: a job whose tool runs wants them, pinned or not.
-    Where all that the caches hold could be computed more than once in a round (`Demand.find_refills`), the share is as
-    many times larger: room kept while tools run is idle.
+    If all that the caches hold can be computed more than once in a round (`Demand.find_refills`), the share is as many
+    times larger: room kept while tools run is idle.
 
     Turns of a job for which there is no room beside those that came before it (`Demand.find_room`) wait as well, each
     for `LONGEST_ROOM_S` at most: what the job takes others would compute again, and end later. Not once its prompt is
-    as long as jobs are: it has taken its room, and would lose it while it waits. Nor from `_MOST_REFILLS` on.
+    as long as jobs are: it has taken its room, and would lose it while it waits. From `_MOST_REFILLS` on none waits.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LoadControl:
         self._block_size = block_size
         self._loses_whole = loses_whole
         self._limits = False
-        # In this step: how often all that the caches hold could be computed in a round.
+        # How often all that the caches hold can be computed in a round, as of this step.
         self._refills = 0.0
         # That of this step. None until somebody asks.
         self._room: Room | None = None

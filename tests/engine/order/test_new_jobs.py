@@ -59,7 +59,7 @@ def test_it_waits_for_a_while_at_each_turn() -> None:
 
 @pytest.mark.parametrize(("refills", "waits"), [(1.3, True), (1.5, False)])
 def test_it_does_not_wait_where_the_caches_hold_few_jobs(refills: float, waits: bool) -> None:
-    """Room kept for them would serve nobody for longer than their contexts take to compute."""
+    """Computing the old jobs' contexts again takes less time than their tools do."""
     tracked = make_full("a")
     tracked.refills = refills
     tracked.tracker.step()
@@ -99,7 +99,8 @@ def test_a_chat_without_tools_does_not_wait(marks: Mapping[str, Any]) -> None:
 def make_crowded(model_path: str, policy: str, *sizes: int) -> LoneScheduler:
     """Jobs with prompts of so many tokens wait for their tools, there is room for 704, and another request runs.
 
-    Their turns take no time: the tiny model computes 704 tokens sooner than any tool ends, and then nothing waits.
+    Time stands still in their turns. The tiny model computes 704 tokens in less than a second, and no job waits for
+    room where that takes less time than a turn.
     """
     lone = make_patient(model_path, policy, blocks=44, engine={"max_num_seqs": 8}, segments={"enabled": False})
     for number, size in enumerate(sizes):
